@@ -1,0 +1,1 @@
+"""From whatever a user holds to batches."""

@@ -126,11 +126,20 @@ def _arrival(recordings: Recordings, notes: Counter[str]) -> NDArray[np.int64]:
 def _sorted_observations(
     recordings: Recordings, arrival: NDArray[np.int64]
 ) -> tuple[Recordings, NDArray[np.int64]]:
-    """By series, arrival, time, modality; most sources come sorted, which is cheap to see."""
-    keys = (recordings.series, arrival, recordings.time, recordings.modality)
-    if _ascending(keys):
+    """By series, arrival, time, modality; most sources come so but for the modality, which is cheaper."""
+    when = (recordings.series, arrival, recordings.time)
+    if not _ascending(when):
+        order = np.lexsort(when[::-1])
+        recordings, arrival = _keep(recordings, order), arrival[order]
+        when = (recordings.series, arrival, recordings.time)
+    if _ascending((*when, recordings.modality)):
         return recordings, arrival
-    order = np.lexsort(keys[::-1])
+    changes = np.zeros(len(arrival), bool)
+    for key in when:
+        changes[1:] |= key[1:] != key[:-1]
+    # One number a (series, arrival, time) and modality; nearly sorted, which a stable sort makes use of.
+    place = np.cumsum(changes) * (int(recordings.modality.max()) + 1) + recordings.modality
+    order = np.argsort(place, kind="stable")
     return _keep(recordings, order), arrival[order]
 
 

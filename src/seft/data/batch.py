@@ -44,6 +44,11 @@ class Batch:
     def queries(self) -> int:
         return self.query_time.shape[0]
 
+    @property
+    def bytes(self) -> int:
+        """The memory that its columns take."""
+        return sum(getattr(self, f.name).nbytes for f in fields(self))
+
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
         moved = {f.name: getattr(self, f.name).to(device, non_blocking=non_blocking) for f in fields(self)}
         return replace(self, **moved)

@@ -6,6 +6,7 @@ unpacked into. tarfile's own filters are not used: they let links pass, which is
 """
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -85,7 +86,7 @@ def extract(archive: Path, target: Path) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
     name: str
-    kind: int  # as in a file's mode: S_IFREG, S_IFDIR, or what is refused
+    kind: int  # as in a file's mode: S_IFREG or S_IFDIR; all others are refused alike
     size: int  # bytes, as declared; no more than these are read
     open: Callable[[], IO[bytes] | None]
 
@@ -98,7 +99,7 @@ def _write(archive: Path, members: Iterator[_Member], folder: Path) -> None:
         total += member.size
         if total > limit:
             raise InputError(
-                f"{archive}: would unpack to more than {limit / 2**30:.0f} GiB, over {UNPACKED_RATIO} times its "
+                f"{archive}: unpacks to over {limit / 2**30:.0f} GiB, more than {UNPACKED_RATIO} times its "
                 "size; if that is right, unpack it yourself and give the folder"
             )
         path = folder / member.name
@@ -148,9 +149,10 @@ def _members_of(archive: Path) -> Iterator[Iterator[_Member]]:
             f"{archive}: cannot be unpacked ({error}); unpack it yourself and give the folder"
         ) from None
     except OSError as error:
-        if error.errno is not None:
+        # Without a number it is gzip's or bz2's word for damage; EINVAL is a zip's offset that cannot be.
+        if error.errno not in (None, errno.EINVAL):
             raise  # the system's: no space left, no permission
-        raise _damaged(archive, error) from None  # gzip's and bz2's word for damaged data
+        raise _damaged(archive, error) from None
 
 
 def _damaged(archive: Path, error: Exception) -> InputError:

@@ -59,9 +59,7 @@ class Rows:
     visible: NDArray[np.int64]  # (Q,) the query sees the first so many rows of its series
 
 
-def assemble(
-    recordings: Recordings, schema: Schema, notes: Counter[str], combine: Combine = "mean"
-) -> Rows:
+def assemble(recordings: Recordings, schema: Schema, notes: Counter[str], combine: Combine = "mean") -> Rows:
     """Sort, drop what has no value, merge what is simultaneous; `notes` counts what was changed."""
     recordings = _with_finite_values(recordings, schema, notes)
     arrival = _arrival(recordings, notes)
@@ -204,7 +202,7 @@ def _sorted_queries(recordings: Recordings) -> Recordings:
     if len(twice):
         row = twice[0]
         raise InputError(
-            f"series {recordings.id[series[row]]}: two queries at {hours(time[row]):g} h; keep one label a time"
+            f"series {recordings.id[series[row]]}: two queries at {hours(time[row]):g} h; keep one"
         )
     return recordings
 

@@ -32,7 +32,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _BY_HAND = "fetch it by hand and give it with --raw"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RemoteFile:
     """A file on a server, as it was when its size and checksum were written down."""
 
@@ -55,11 +55,17 @@ def cache_folder() -> Path:
 def download(files: Sequence[RemoteFile], target: Path) -> list[Path]:
     """Paths in `target` of the files, whole and checked; only what is missing there is fetched."""
     for file in files:
-        _refuse_insecure(file.url)
+        if not _is_secure(file.url):
+            raise InputError(f"{file.url}: only https is fetched; {_BY_HAND}")
+    paths = [target / file.name for file in files]
+    if all(map(_is_whole, paths, files)):
+        return paths  # from a cache that may be another's, and read-only
     target.mkdir(parents=True, exist_ok=True)
     with (target / ".lock").open("w") as lock, _progress() as progress:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two runs must not append to one part
-        return [_fetch(file, target, progress) for file in files]
+        for path, file in zip(paths, files, strict=True):
+            _fetch(file, path, progress)
+    return paths
 
 
 def _progress() -> Progress:
@@ -74,11 +80,10 @@ def _progress() -> Progress:
     return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
-def _fetch(file: RemoteFile, target: Path, progress: Progress) -> Path:
-    path = target / file.name
+def _fetch(file: RemoteFile, path: Path, progress: Progress) -> None:
     if _is_whole(path, file):
-        return path
-    part = target / f"{file.name}.part"
+        return
+    part = path.with_name(f"{path.name}.part")
     task = progress.add_task(file.name, total=file.bytes)
     _complete(file, part, lambda size: progress.update(task, completed=size))
     if not _is_whole(part, file):
@@ -87,7 +92,7 @@ def _fetch(file: RemoteFile, target: Path, progress: Progress) -> Path:
             f"{file.url}: what came has another checksum than expected and was deleted; "
             f"run again, or {_BY_HAND}"
         )
-    return part.replace(path)
+    part.replace(path)
 
 
 def _is_whole(path: Path, file: RemoteFile) -> bool:
@@ -142,7 +147,8 @@ def _transfer(file: RemoteFile, part: Path, report: Callable[[int], None]) -> No
 def _read(answer: http.client.HTTPResponse, left: int) -> bytes:
     """The next bytes; kept apart from the writing, whose errors are the disk's."""
     try:
-        chunk = answer.read(min(left, _CHUNK))
+        # What is there now: read() waits for all of it, and drops what it has where the rest never comes.
+        chunk = answer.read1(min(left, _CHUNK))
     except (OSError, http.client.HTTPException) as error:
         raise _InterruptedError(_reason(error)) from None
     if not chunk:
@@ -168,23 +174,21 @@ def _reason(error: OSError | http.client.HTTPException) -> str:
         error.close()
         return f"HTTP {error.code} {error.reason}"
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
-    return str(getattr(cause, "strerror", None) or cause) or type(cause).__name__
+    told = str(getattr(cause, "strerror", None) or cause) or type(cause).__name__
+    return " ".join(told.split())  # a server's own words may span lines
 
 
-def _refuse_insecure(url: str) -> None:
+def _is_secure(url: str) -> bool:
+    """Whether nobody between here and there can change what is asked or answered."""
     address = urlsplit(url)
-    if address.scheme == "https" or (address.scheme == "http" and address.hostname in _LOOPBACK):
-        return
-    raise InputError(f"{url}: only https is fetched; {_BY_HAND}")
+    return address.scheme == "https" or (address.scheme == "http" and address.hostname in _LOOPBACK)
 
 
 class _SecureRedirects(HTTPRedirectHandler):
     def redirect_request(
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage, newurl: str
     ) -> Request | None:
-        try:
-            _refuse_insecure(newurl)
-        except InputError:
+        if not _is_secure(newurl):
             fp.close()
-            raise
+            raise urllib.error.URLError(f"it is redirected to {newurl}, which is not https")
         return super().redirect_request(req, fp, code, msg, headers, newurl)

@@ -329,7 +329,9 @@ class Folder:
                 file.seek(-len(_MAGIC), os.SEEK_END)
                 whole = head == _MAGIC and file.read() == _MAGIC
         except OSError as error:
-            raise InputError(f"{path}: cannot be read ({error.strerror}); prepare the dataset again") from None
+            raise InputError(
+                f"{path}: cannot be read ({error.strerror}); prepare the dataset again"
+            ) from None
         if size != entry["bytes"] or not whole:
             raise InputError(
                 f"{path}: is damaged ({size} bytes where dataset.json says {entry['bytes']}); "
@@ -348,12 +350,16 @@ class Folder:
 def _read_header(path: Path) -> dict[str, Any]:
     file = path / "dataset.json"
     if not file.is_file():
-        raise InputError(f"{path} is no dataset folder: it has no dataset.json (make one with `seft prepare`)")
+        raise InputError(
+            f"{path} is no dataset folder: it has no dataset.json (make one with `seft prepare`)"
+        )
     try:
         header: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         version = header["format"]
     except (ValueError, KeyError, TypeError):
-        raise InputError(f"{file}: is not readable as a dataset's header; prepare the dataset again") from None
+        raise InputError(
+            f"{file}: is not readable as a dataset's header; prepare the dataset again"
+        ) from None
     if version > FORMAT:
         raise InputError(
             f"{file}: has format {version}, made by seft {header.get('seft', '?')}; this is seft "

@@ -62,9 +62,7 @@ def shuffled(rows: Rows, size: int, *, seed: int, epoch: int) -> Plan:
     return list(in_order(order, size))
 
 
-def capped(
-    rows: Rows, observations: NDArray[np.int64], most: int, *, seed: int, epoch: int
-) -> Plan:
+def capped(rows: Rows, observations: NDArray[np.int64], most: int, *, seed: int, epoch: int) -> Plan:
     """All rows once in a new order each epoch, as many a batch as have `most` observations together.
 
     `observations` are those of each of the rows. A series that has more by itself is a batch of its own.
@@ -82,9 +80,7 @@ def capped(
     return plan
 
 
-def balanced(
-    rows: Rows, classes: NDArray[np.int64], size: int, *, seed: int, epoch: int
-) -> Plan:
+def balanced(rows: Rows, classes: NDArray[np.int64], size: int, *, seed: int, epoch: int) -> Plan:
     """Batches of equal shares of the classes, `balanced_steps` of them; the paper's way of training.
 
     `classes` are those of each of the rows, -1 for series without a label, which are left out. Each class

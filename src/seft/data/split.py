@@ -74,7 +74,7 @@ class PaperSplit:
         # Not at the top: it takes a second to import, and only the two challenges need it.
         from sklearn.model_selection import train_test_split
 
-        generator = np.random.RandomState(self.seed)  # noqa: NPY002
+        generator = np.random.RandomState(self.seed)
         everyone = np.arange(len(strata))
         rest, test = train_test_split(everyone, stratify=strata, test_size=0.2, random_state=generator)
         train, val = train_test_split(rest, stratify=strata[rest], test_size=0.2, random_state=generator)

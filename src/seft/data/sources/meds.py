@@ -36,6 +36,13 @@ _VALUES: dict[str, pl.DataType] = {
 }
 _SPLIT_NAMES = {"tuning": "val", "held_out": "test"}
 _BIRTH = "MEDS_BIRTH"
+# What polars raises at a damaged file; a few kinds of damage make its Parquet reader panic.
+_UNREADABLE = (
+    pl.exceptions.ComputeError,
+    pl.exceptions.InvalidOperationError,
+    pl.exceptions.PanicException,
+    OSError,
+)
 
 
 def prepare(
@@ -66,9 +73,10 @@ def prepare(
     vocabulary = _vocabulary(shards, len(cohort.filter("trains")), min_frequency, notes)
     schema = _schema(vocabulary, _units(raw, notes))
     provenance = {
-        "name": "Medical Event Data Standard (MEDS)",
+        "title": "a dataset in the Medical Event Data Standard (MEDS)",
+        "url": "https://github.com/Medical-Event-Data-Standard/meds",
         "dataset": _metadata(raw),
-        "task": None if labels is None else labels.stem,
+        "labels": None if labels is None else labels.resolve().name,
         "min_frequency": min_frequency,
     }
     with Writer(out, source="meds", schema=schema, task=task, overwrite=overwrite) as writer:
@@ -84,7 +92,9 @@ def prepare(
 
 def _parquet_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise InputError(f"{folder}: there is no such folder; a MEDS dataset keeps its events in ROOT/data")
+        raise InputError(
+            f"{folder}: is no folder; MEDS keeps events in ROOT/data and labels in a folder a task"
+        )
     files = sorted(file for file in folder.rglob("*.parquet") if file.is_file())
     if not files:
         raise InputError(f"{folder}: holds no .parquet file; is it the right folder?")
@@ -101,8 +111,9 @@ def _scan(
     if missing:
         raise InputError(f"{file}: has no column {missing[0]}; it needs {', '.join(required)}")
     wanted = required | (optional or {})
-    for name in wanted.keys() & found.keys():
-        _check_type(file, name, found[name], wanted[name])
+    for name, dtype in wanted.items():
+        if name in found:
+            _check_type(file, name, found[name], dtype)
     return table.select(
         (pl.col(name) if name in found else pl.lit(None)).cast(dtype).alias(name)
         for name, dtype in wanted.items()
@@ -130,9 +141,14 @@ def _check_type(file: Path, name: str, found: pl.DataType, wanted: pl.DataType) 
 def _collect(table: pl.LazyFrame, file: Path) -> pl.DataFrame:
     try:
         return table.collect(engine="streaming")
-    except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError, OSError) as error:
+    except _UNREADABLE as error:
         reason = str(error).partition("\n")[0]
         raise InputError(f"{file}: cannot be read ({reason}); it must be a whole Parquet file") from None
+
+
+def _first(rows: pl.DataFrame) -> int:
+    """The smallest subject, so that an error names the same one each time."""
+    return int(rows["subject_id"].sort()[0])
 
 
 def _scan_events(file: Path) -> pl.LazyFrame:
@@ -178,8 +194,7 @@ def _subjects(raw: Path) -> pl.DataFrame:
     subjects = pl.concat([_subjects_of(file) for file in _parquet_files(raw / "data")])
     if subjects.is_empty():
         raise InputError(f"{raw / 'data'}: its files hold no events, so there is nothing to prepare")
-    twice = subjects.filter(pl.col("subject_id").is_duplicated()).sort("subject_id", "file")
-    if len(twice):
+    if len(twice := subjects.filter(pl.col("subject_id").is_duplicated()).sort("subject_id", "file")):
         (subject, first), (_, second) = twice.select("subject_id", "file").head(2).rows()
         raise InputError(
             f"subject {subject} is in {first} and in {second}; MEDS wants a subject in one file, so join them"
@@ -195,7 +210,7 @@ def _subjects_of(file: Path) -> pl.DataFrame:
         .with_columns(start=pl.when(~birth).then("time"), infinite=value.is_infinite())
         .group_by("subject_id")
         .agg(
-            pl.len().alias("rows"),
+            pl.len().cast(pl.Int64).alias("rows"),
             pl.col("start").min(),
             pl.col("time").min().alias("first_time"),
             code.is_null().any().alias("nameless"),
@@ -205,9 +220,11 @@ def _subjects_of(file: Path) -> pl.DataFrame:
     subjects = _collect(table, file)
     if subjects["subject_id"].has_nulls():
         raise InputError(f"{file}: an event has no subject_id; every row needs one")
-    for subject in subjects.filter("nameless")["subject_id"].head(1):
+    if len(nameless := subjects.filter("nameless")):
+        subject = _first(nameless)
         raise InputError(f"{file}: an event of subject {subject} has no code; every row needs one")
-    for subject in subjects.filter("infinite")["subject_id"].head(1):
+    if len(infinite := subjects.filter("infinite")):
+        subject = _first(infinite)
         of_subject = (pl.col("subject_id") == subject) & value.is_infinite()
         found = _collect(_scan_events(file).filter(of_subject).head(1), file)["code"][0]
         raise InputError(
@@ -251,16 +268,18 @@ def _splits(raw: Path, subjects: pl.DataFrame, notes: Counter[str]) -> pl.DataFr
             "no subject_splits.parquet: subjects put in one split, `all`, with a vocabulary of them all"
         ] += len(subjects)
         return subjects.select("subject_id", split=pl.lit("all"), trains=pl.lit(True))
-    splits = _collect(_scan(file, {"subject_id": _SUBJECT, "split": _TEXT}), file).sort("subject_id")
+    splits = _collect(_scan(file, {"subject_id": _SUBJECT, "split": _TEXT}), file)
     for name in ("subject_id", "split"):
         if splits[name].has_nulls():
             raise InputError(f"{file}: a row has no {name}; every row needs one")
-    for subject in splits.filter(pl.col("subject_id").is_duplicated())["subject_id"].head(1):
+    if len(twice := splits.filter(pl.col("subject_id").is_duplicated())):
+        subject = _first(twice)
         raise InputError(f"{file}: subject {subject} stands in two rows; keep one split a subject")
-    for subject in splits.join(subjects, on="subject_id", how="anti")["subject_id"].head(1):
+    if len(unknown := splits.join(subjects, on="subject_id", how="anti")):
+        subject = _first(unknown)
         raise InputError(f"{file}: subject {subject} is not in {raw / 'data'}; remove its row")
-    without = subjects.join(splits, on="subject_id", how="anti").sort("subject_id")
-    for subject in without["subject_id"].head(1):
+    if len(without := subjects.join(splits, on="subject_id", how="anti")):
+        subject = _first(without)
         raise InputError(f"{file}: subject {subject} of the data has no split; give it one")
     return splits.select(
         "subject_id", pl.col("split").replace(_SPLIT_NAMES), trains=pl.col("split") == "train"
@@ -276,11 +295,12 @@ def _labels(labels: Path, subjects: pl.DataFrame, notes: Counter[str]) -> tuple[
     Labels without any value are prediction times of new data: no task.
     """
     files = [labels] if labels.is_file() else _parquet_files(labels)
-    rows = pl.concat([_labels_of(file, subjects) for file in files])
+    rows = pl.concat([_labels_of(file, subjects) for file in files]).sort("subject_id", "prediction_time")
     if rows.is_empty():
         raise InputError(f"{labels}: holds no labels; leave --labels out to prepare unlabelled data")
-    twice = rows.filter(pl.struct("subject_id", "prediction_time").is_duplicated())
-    for subject, time in twice.select("subject_id", "prediction_time").head(1).rows():
+    subject_id, time = pl.col("subject_id"), pl.col("prediction_time")
+    if len(twice := rows.filter((subject_id == subject_id.shift()) & (time == time.shift()))):
+        subject, time = twice.select("subject_id", "prediction_time").row(0)
         raise InputError(f"{labels}: subject {subject} has two labels at {time}; keep one label a time")
     filled = [name for name in _VALUES if rows[name].null_count() < len(rows)]
     if len(filled) > 1:
@@ -302,7 +322,8 @@ def _labels_of(file: Path, subjects: pl.DataFrame) -> pl.DataFrame:
     for name in ("subject_id", "prediction_time"):
         if rows[name].has_nulls():
             raise InputError(f"{file}: a label has no {name}; every row needs one")
-    for subject in rows.join(subjects, on="subject_id", how="anti")["subject_id"].head(1):
+    if len(unknown := rows.join(subjects, on="subject_id", how="anti")):
+        subject = _first(unknown)
         raise InputError(f"{file}: a label is for subject {subject}, which is not in the data; remove it")
     return rows
 
@@ -325,7 +346,7 @@ def _classes(value: pl.Series, labels: Path) -> tuple[list[Any], Task]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The subjects of one file that go into one shard: subject_id, series, start, split, trains."""
+    """The subjects of one file that go into one shard: subject_id, series in it, start, split, trains."""
 
     file: Path
     subjects: pl.DataFrame
@@ -346,11 +367,10 @@ _Shard = list[_Part]
 def _shards(cohort: pl.DataFrame) -> list[_Shard]:
     """Cut the cohort, in its order, into shards of about SHARD_ROWS rows."""
     before = pl.col("weight").cum_sum() - pl.col("weight")
-    numbered = cohort.with_row_index("series").with_columns(shard=before // SHARD_ROWS)
+    place = pl.int_range(pl.len(), dtype=pl.Int32()).over("shard")
+    numbered = cohort.with_columns(shard=before // SHARD_ROWS).with_columns(series=place)
     shards: dict[int, _Shard] = {}
-    for (shard, file), subjects in numbered.partition_by(
-        "shard", "file", maintain_order=True, as_dict=True
-    ).items():
+    for (shard, file), subjects in numbered.partition_by(["shard", "file"], as_dict=True).items():
         part = _Part(Path(file), subjects.select("subject_id", "series", "start", "split", "trains"))
         shards.setdefault(shard, []).append(part)
     return list(shards.values())
@@ -376,7 +396,7 @@ def _vocabulary(
     _note_codes(kept, codes.filter(~frequent), notes)
     if kept["static"].all():
         raise InputError(
-            f"no code with a time is seen in {min_frequency:g} of the {trained} training series; "
+            f"no code with a time reaches a share of {min_frequency:g} of the {trained} training series; "
             "lower --min-frequency"
         )
     number = pl.int_range(pl.len(), dtype=pl.Int32()).over("static")
@@ -389,7 +409,7 @@ def _codes(part: _Part) -> pl.LazyFrame:
     trains = pl.col("trains")
     by_code = part.events().group_by("static", "code")
     return by_code.agg(
-        pl.len().alias("rows"),
+        pl.len().cast(pl.Int64).alias("rows"),
         valued.sum().alias("valued"),
         (~valued & pl.col("text_value").is_not_null()).sum().alias("text"),
         pl.col("subject_id").filter(trains).n_unique().alias("subjects"),
@@ -433,25 +453,21 @@ def _schema(vocabulary: pl.DataFrame, units: dict[str, str]) -> Schema:
 
 
 def _recordings(
-    shard: _Shard,
-    vocabulary: pl.DataFrame,
-    queries: pl.DataFrame | None,
-    notes: Counter[str],
+    shard: _Shard, vocabulary: pl.DataFrame, queries: pl.DataFrame | None, notes: Counter[str]
 ) -> Recordings:
     subjects = pl.concat([part.subjects for part in shard])
-    subjects = subjects.with_columns((pl.col("series") - pl.col("series").first()).cast(pl.Int32))
+    ids = subjects["subject_id"].cast(_TEXT).to_numpy()
     rows = pl.concat([_collect(_kept(part, vocabulary), part.file) for part in shard])
     # Sorted to the last column, so that what is averaged is always averaged in one order.
-    rows = rows.join(subjects, on="subject_id").sort("series", "time", "number", "value")
+    rows = rows.sort("series", "time", "number", "value")
     events = rows.filter(static=False)
     series, time = events["series"].to_numpy(), events["time"].to_numpy()
     asked = _last_arrivals(subjects, series, time) if queries is None else _asked(subjects, queries)
-    notes["queries before the start of their series, which see nothing"] += len(
-        asked.filter(pl.col("time") < 0)
-    )
+    early = asked.filter(pl.col("time") < 0)
+    notes["queries before the start of their series, which see nothing"] += len(early)
     return Recordings(
-        id=subjects["subject_id"].cast(_TEXT).to_numpy(),
-        group=subjects["subject_id"].cast(_TEXT).to_numpy(),
+        id=ids,
+        group=ids,
         split=subjects["split"].to_numpy(),
         start=subjects["start"].to_numpy(),
         static=_static(rows.filter(static=True), len(subjects), vocabulary),
@@ -469,8 +485,8 @@ def _kept(part: _Part, vocabulary: pl.DataFrame) -> pl.LazyFrame:
     """The rows of the vocabulary's codes with microseconds since the start; without a value, it is 1."""
     rows = part.events().join(vocabulary.lazy(), on=("static", "code"))
     return rows.filter(~pl.col("measured") | pl.col("numeric_value").is_not_null()).select(
-        "subject_id",
         "static",
+        "series",
         "number",
         (pl.col("time") - pl.col("start")).dt.total_microseconds().alias("time"),
         pl.when("measured").then("numeric_value").otherwise(pl.lit(1, _NUMBER)).alias("value"),

@@ -80,7 +80,20 @@ PAPER_SPLIT = PaperSplit(
 
 # Stays without any observation, which the paper leaves out after splitting.
 EMPTY_STAYS = frozenset(
-    "140501 150649 140936 143656 141264 145611 142998 147514 142731 150309 155655 156254".split()
+    [
+        "140501",
+        "150649",
+        "140936",
+        "143656",
+        "141264",
+        "145611",
+        "142998",
+        "147514",
+        "142731",
+        "150309",
+        "155655",
+        "156254",
+    ]
 )
 NOT_MEASURED = -1
 
@@ -129,7 +142,9 @@ def prepare(
         )
         died = read_outcomes(folder)
         split_of_stay = PAPER_SPLIT.assign(died, own_seed=seed if splits == "own" else None)
-        writer.notes["stays without any observation, left out as in the paper"] = len(EMPTY_STAYS & died.keys())
+        writer.notes["stays without any observation, left out as in the paper"] = len(
+            EMPTY_STAYS & died.keys()
+        )
         for pile in piles(record_files(folder, died), HEADER):
             recordings = read_pile(pile, died, split_of_stay, writer.notes, keep_sentinels)
             writer.add(assemble(recordings, SCHEMA, writer.notes))
@@ -232,10 +247,13 @@ def read_pile(
 
 def _parse(pile: Pile) -> pl.DataFrame:
     """Columns minutes, parameter (null where blank), value (null where blank)."""
-    schema = {"time": pl.String, "parameter": _PARAMETER, "value": pl.Float32}
     minutes = pl.col("time").str.head(2).cast(pl.Int64) * 60 + pl.col("time").str.slice(3).cast(pl.Int64)
     try:
-        table = pl.read_csv(pile.text, has_header=False, schema=schema)
+        table = pl.read_csv(
+            pile.text,
+            has_header=False,
+            schema={"time": pl.String(), "parameter": _PARAMETER, "value": pl.Float32()},
+        )
         table = table.select(minutes.alias("minutes"), "parameter", "value")
     except pl.exceptions.PolarsError:
         raise _unreadable_row(pile) from None
@@ -251,7 +269,9 @@ def _unreadable_row(pile: Pile) -> InputError:
         fields = line.split(",")
         where = f"{path}, line {number}"
         if len(fields) != 3:
-            return InputError(f"{where}: {line!r} has {len(fields)} fields; Time,Parameter,Value are expected")
+            return InputError(
+                f"{where}: {line!r} has {len(fields)} fields; Time,Parameter,Value are expected"
+            )
         time, parameter, value = fields
         if not (len(time) == 5 and time[2] == ":" and (time[:2] + time[3:]).isdigit()):
             return InputError(f"{where}: the time {time!r} is not HH:MM")

@@ -62,9 +62,7 @@ SCHEMA = Schema(
         Static(name="HospAdmTime", unit="h"),
     ),
 )
-TASK = Task(
-    kind="binary", classes=("no sepsis", "sepsis soon"), metric="balanced_accuracy", utility=True
-)
+TASK = Task(kind="binary", classes=("no sepsis", "sepsis soon"), metric="balanced_accuracy", utility=True)
 
 # The columns of a file: the variables, facts that repeat in every row, the hour of the stay, the label.
 COLUMNS = (

@@ -1,0 +1,33 @@
+# Everything runs in .venv, which is made when it is first needed; Python 3.11+ and make are all it takes.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test check bench clean
+
+setup: .venv/made
+
+.venv/made: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[serve,cluster,meds,export,baselines,dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/seft prepare synthetic --out build/demo/synthetic --overwrite
+	$(BIN)/seft inspect build/demo/synthetic --plot build/demo/synthetic.png
+	@echo "a picture of the first series: build/demo/synthetic.png"
+
+test: setup
+	$(BIN)/pytest --numprocesses auto
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/python -m benchmarks.data
+
+clean:
+	rm -rf .venv build dist

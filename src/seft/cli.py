@@ -1,0 +1,115 @@
+"""The commands: parse, call, print. Exit code 0 done, 1 the check failed, 2 the input is wrong."""
+
+import json as json_format
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+from rich.console import Console
+
+import seft
+from seft.error import InputError
+
+# Imported when asked for: `seft --help` answers at once, and nothing loads what it does not use.
+SOURCES = ("physionet2012", "physionet2019", "mimic3", "meds", "table", "synthetic")
+
+Dataset = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
+
+
+def prepare(arguments: list[str]) -> None:
+    """Turn raw recordings into a dataset folder."""
+    name = _choose(arguments, SOURCES, "source", "seft prepare SOURCE --out DATASET [options]", _first_line)
+    source: Callable[..., None] = import_module(f"seft.data.sources.{name}").prepare
+    tyro.cli(source, prog=f"seft prepare {name}", args=arguments[1:])
+
+
+def inspect(arguments: list[str]) -> None:
+    """Say what is in a dataset."""
+    tyro.cli(_inspect, prog="seft inspect", args=arguments)
+
+
+def _inspect(
+    dataset: Dataset, /, *, json: bool = False, plot: Path | None = None, verify: bool = False
+) -> None:
+    """Say what is in a dataset.
+
+    Args:
+        dataset: The dataset folder.
+        json: Print it as JSON.
+        plot: Draw a few series to this PNG.
+        verify: Compare every file with its checksum first.
+    """
+    from seft.data.folder import Folder
+    from seft.data.inspection import plot as draw
+    from seft.data.inspection import render, summary
+
+    folder = Folder(dataset)
+    if verify:
+        print(f"{folder.verify()} files have the checksums of dataset.json", file=sys.stderr)
+    facts = summary(folder)
+    if json:
+        print(json_format.dumps(facts, indent=1, ensure_ascii=False))
+    else:
+        Console(width=None if sys.stdout.isatty() else 130).print(render(facts))
+    if plot is not None:
+        draw(folder, plot)
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {"prepare": prepare, "inspect": inspect}
+
+
+def _command_line(name: str) -> str:
+    return (COMMANDS[name].__doc__ or "").strip()
+
+
+def _first_line(source: str) -> str:
+    """What a source is, by the first line of its docstring."""
+    return (import_module(f"seft.data.sources.{source}").prepare.__doc__ or "").splitlines()[0]
+
+
+def _choose(
+    arguments: list[str],
+    names: tuple[str, ...],
+    kind: str,
+    usage: str,
+    describe: Callable[[str], str],
+) -> str:
+    """The first argument, one of `names`; without it, or with --help, the list of them."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(f"usage: {usage}\n")
+        width = max(map(len, names))
+        for name in names:
+            print(f"  {name:<{width}}  {describe(name)}")
+        raise SystemExit(0 if arguments else 2)
+    if arguments[0] not in names:
+        near = get_close_matches(arguments[0], names, n=3) or names
+        raise InputError(f"there is no {kind} {arguments[0]!r}; did you mean {' or '.join(near)}?")
+    return arguments[0]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        if arguments == ["--version"]:
+            print(f"seft {seft.__version__}")
+            return
+        usage = "seft COMMAND [options]     research software, not a medical device"
+        name = _choose(arguments, tuple(COMMANDS), "command", usage, _command_line)
+        COMMANDS[name](arguments[1:])
+    except InputError as error:
+        _stop(str(error), 2)
+    except OSError as error:
+        # A full disk, a folder that may not be written: the machine's answer, not a fault of ours.
+        where = f"{error.filename}: " if error.filename else ""
+        _stop(f"{where}{error.strerror or error}", 2)
+    except KeyboardInterrupt:
+        _stop("interrupted; nothing was left half-made", 130)
+
+
+def _stop(message: str, code: int) -> Any:
+    print(f"seft: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(code)

@@ -1,0 +1,818 @@
+"""Any long table: who, when, what, how much; with labels, statics, units and splits beside it.
+
+Files are CSV or Parquet. Observations are scanned, not loaded: a first pass counts, and then each shard's
+series are collected by a pass of their own, so that memory does not grow with the table.
+"""
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from seft.data.archive import unpacked
+from seft.data.assembly import Recordings, assemble
+from seft.data.folder import Writer
+from seft.data.schema import Schema, Static, Variable
+from seft.data.split import split
+from seft.data.task import Task
+from seft.error import InputError
+
+T = TypeVar("T")
+
+OBSERVATIONS_A_SHARD = 4_000_000
+MOST_CATEGORIES = 1_000  # of one variable or static; beyond that it is free text or a number in disguise
+UNKNOWN = "unknown"
+
+_SECOND = 1_000_000
+UNITS = {
+    "microseconds": 1,
+    "milliseconds": 1_000,
+    "seconds": _SECOND,
+    "minutes": 60 * _SECOND,
+    "hours": 3_600 * _SECOND,
+    "days": 86_400 * _SECOND,
+    "weeks": 7 * 86_400 * _SECOND,
+    "years": 31_557_600 * _SECOND,  # 365.25 days
+}
+TimeUnit = Literal["microseconds", "milliseconds", "seconds", "minutes", "hours", "days", "weeks", "years"]
+_SHORT = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks", "y": "years"}
+_FARTHEST = 2.0**62  # microseconds; beyond that whole numbers of them run out
+
+# What a date in a CSV file may look like; nothing whose day and month could be confused.
+_DATE_FORMATS = (
+    "%Y-%m-%d %H:%M:%S%.f",
+    "%Y-%m-%dT%H:%M:%S%.f",
+    "%Y-%m-%d %H:%M",
+    "%Y-%m-%dT%H:%M",
+    "%Y-%m-%dT%H:%M:%S%.f%#z",
+    "%Y-%m-%d %H:%M:%S%.f%#z",
+    "%Y-%m-%d",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """What the columns are called in the files."""
+
+    id: str = "id"
+    time: str = "time"
+    variable: str = "variable"
+    value: str = "value"
+    arrival: str = "arrival"
+    label: tuple[str, ...] = ()
+
+
+def prepare(
+    *,
+    out: Path,
+    raw: Path | None = None,
+    observations: Path | None = None,
+    labels: Path | None = None,
+    statics: Path | None = None,
+    variables: Path | None = None,
+    splits: Path | None = None,
+    time_unit: TimeUnit = "hours",
+    at: str | None = None,
+    positive: str | None = None,
+    seed: int = 0,
+    id_column: str = "id",
+    time_column: str = "time",
+    variable_column: str = "variable",
+    value_column: str = "value",
+    arrival_column: str = "arrival",
+    label_columns: tuple[str, ...] = (),
+    overwrite: bool = False,
+) -> None:
+    """Your own long table: id, time, variable, value; with labels, statics, units and splits beside it.
+
+    Args:
+        out: The dataset folder to make.
+        raw: A folder (or archive) with observations, labels, statics, variables, splits, each .csv,
+            .csv.gz or .parquet; only observations must be there.
+        observations: That table by itself: id, time, variable, value and, if known, arrival.
+        labels: id and label, or id, time and label for many queries a series; optionally split and
+            group. Several label columns of 0 and 1 make a multilabel task.
+        statics: id and any columns; `start` is when a series began, where times are dates.
+        variables: variable and unit.
+        splits: id and split.
+        time_unit: The unit of numeric times.
+        at: When to predict, where labels have no time: 48h, 90min, 7d.
+        positive: Which of two classes is the positive one (default: the later in order).
+        seed: The seed of the split, where none is given.
+        id_column: The name of the column `id`.
+        time_column: The name of the column `time`.
+        variable_column: The name of the column `variable`.
+        value_column: The name of the column `value`.
+        arrival_column: The name of the column `arrival`.
+        label_columns: The names of the label columns (default: all that have no other meaning).
+        overwrite: Replace the dataset that is there.
+    """
+    columns = Columns(
+        id=id_column,
+        time=time_column,
+        variable=variable_column,
+        value=value_column,
+        arrival=arrival_column,
+        label=label_columns,
+    )
+    with ExitStack() as stack:
+        folder = None if raw is None else stack.enter_context(unpacked(raw))
+        given = {
+            "observations": observations,
+            "labels": labels,
+            "statics": statics,
+            "variables": variables,
+            "splits": splits,
+        }
+        files = {name: path or _beside(folder, name) for name, path in given.items()}
+        if files["observations"] is None:
+            place = f"{raw}: holds no" if raw is not None else "give --raw with an"
+            raise InputError(f"{place} observations.csv or observations.parquet")
+        notes: Counter[str] = Counter()
+        table = Observations.scan(files["observations"], columns, time_unit)
+        answers = Labels.read(files["labels"], columns, table.clock, positive)
+        facts = Facts.read(files["statics"], columns, table.clock)
+        series = _series(table, answers, facts, _when(at, answers))
+        series = _with_splits(series, answers, _read_splits(files["splits"], columns), seed, notes)
+        schema = Schema(
+            variables=table.variables(_read_units(files["variables"])),
+            statics=facts.statics(series),
+        )
+        writer = stack.enter_context(
+            Writer(out, source="table", schema=schema, task=answers.task, overwrite=overwrite)
+        )
+        writer.notes.update(notes)
+        for shard in _shards(series):
+            recordings = _recordings(shard, table, answers, facts, schema, writer.notes)
+            writer.add(assemble(recordings, schema, writer.notes))
+        writer.finish(
+            {
+                "files": {name: path.name for name, path in files.items() if path is not None},
+                "time_unit": time_unit if table.clock.numeric else "dates",
+                "at": at,
+                "seed": seed,
+            }
+        )
+
+
+# --- files -----------------------------------------------------------------------------------------
+
+
+def _beside(folder: Path | None, name: str) -> Path | None:
+    if folder is None:
+        return None
+    found = [folder / f"{name}{ending}" for ending in (".parquet", ".csv", ".csv.gz")]
+    found = [path for path in found if path.is_file()]
+    if len(found) > 1:
+        raise InputError(f"{folder}: both {found[0].name} and {found[1].name} are there; keep one")
+    return found[0] if found else None
+
+
+def _scan(path: Path) -> pl.LazyFrame:
+    """A file's columns with the number of each row; those of a CSV file as text."""
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file")
+    if path.suffix == ".parquet":
+        return pl.scan_parquet(path, row_index_name="_row")
+    return pl.scan_csv(path, row_index_name="_row", infer_schema=False)
+
+
+def _open(path: Path, needed: dict[str, str]) -> pl.LazyFrame:
+    """Scan a file and see that its columns are there; `needed` maps a column to the option naming it."""
+    frame = _reading(path, lambda: _scan(path))
+    present = _reading(path, frame.collect_schema).names()
+    for column, option in needed.items():
+        if column not in present:
+            has = ", ".join(name for name in present if name != "_row")
+            raise InputError(f"{path}: has no column {column!r}{option}; it has {has}")
+    return frame
+
+
+def _reading(path: Path, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except pl.exceptions.PolarsError as error:
+        message = str(error).strip().splitlines()
+        raise InputError(f"{path}: cannot be read: {message[0] if message else 'it is empty'}") from None
+
+
+def _collect(path: Path, frame: pl.LazyFrame) -> pl.DataFrame:
+    return _reading(path, lambda: frame.collect(engine="streaming"))
+
+
+def _row_name(path: Path, row: int) -> str:
+    """A row as its reader finds it: in a CSV file the line, counting the header."""
+    return f"{path}, row {row + 1}" if path.suffix == ".parquet" else f"{path}, line {row + 2}"
+
+
+def _text(column: str) -> pl.Expr:
+    """A column as text, null where it is blank."""
+    text = pl.col(column).cast(pl.String).str.strip_chars()
+    return pl.when(text != "").then(text)
+
+
+# --- time ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """How the table tells time: numbers of a unit since the start, or dates of some format."""
+
+    numeric: bool
+    unit: int = 1  # microseconds, where numeric
+    date_format: str | None = None  # where dates are text
+
+    @classmethod
+    def of(cls, path: Path, frame: pl.LazyFrame, column: str, unit: TimeUnit) -> "Clock":
+        """Find it out from the column's type or, where that is text, from its first rows."""
+        kind = frame.collect_schema()[column]
+        if kind.is_numeric():
+            return cls(numeric=True, unit=UNITS[unit])
+        if kind.is_temporal():
+            return cls(numeric=False)
+        sample = _collect(path, frame.select(_text(column)).drop_nulls().head(1_000))[column]
+        if sample.cast(pl.Float64, strict=False).null_count() == 0:
+            return cls(numeric=True, unit=UNITS[unit])
+        for date_format in _DATE_FORMATS:
+            clock = cls(numeric=False, date_format=date_format)
+            if sample.to_frame().select(clock.microseconds(column)).to_series().null_count() == 0:
+                return clock
+        raise InputError(
+            f"{path}: the {column} {sample[0]!r} is neither a number nor a date like 2024-01-31 13:45:00"
+        )
+
+    def microseconds(self, column: str) -> pl.Expr:
+        """The column as whole microseconds, since the start or since 1970; null where it is unreadable."""
+        if self.numeric:
+            number = pl.col(column).cast(pl.Float64, strict=False) * self.unit
+            near = number.is_finite() & (number.abs() < _FARTHEST)
+            return pl.when(near).then(number.round().cast(pl.Int64, strict=False))
+        if self.date_format is None:
+            return pl.col(column).cast(pl.Datetime("us")).dt.epoch("us")
+        date = (
+            pl.col(column).str.strip_chars().str.to_datetime(self.date_format, time_unit="us", strict=False)
+        )
+        return date.dt.epoch("us")
+
+    def readable(self, path: Path, frame: pl.LazyFrame, column: str) -> pl.Expr:
+        """The same for another column, which must tell time the same way."""
+        kind = frame.collect_schema()[column]
+        if kind.is_temporal() if self.numeric else kind.is_numeric():
+            expected = "numbers" if self.numeric else "dates"
+            raise InputError(f"{path}: the column {column!r} should hold {expected}, as the times do")
+        if kind == pl.String or self.numeric:
+            return self.microseconds(column)
+        return Clock(numeric=False).microseconds(column)
+
+
+def _unreadable_time(path: Path, frame: pl.LazyFrame, column: str, time: pl.Expr, may_be_blank: bool) -> None:
+    """Raise where a time cannot be read; say in which row."""
+    wrong = time.is_null() & _text(column).is_not_null() if may_be_blank else time.is_null()
+    rows = _collect(path, frame.filter(wrong).select("_row", pl.col(column).cast(pl.String)).head(1))
+    if len(rows):
+        row, text = rows.row(0)
+        raise InputError(f"{_row_name(path, row)}: the {column} {text!r} cannot be read as a time")
+
+
+# --- observations ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observations:
+    """The long table, scanned: columns _row, id, variable, text, number, time, arrival."""
+
+    path: Path
+    frame: pl.LazyFrame
+    clock: Clock
+    kinds: pl.DataFrame  # variable, rows, numbers, texts: a row a variable
+    series: pl.DataFrame  # id, rows, first, last: when its first and its last observation arrived
+
+    @classmethod
+    def scan(cls, path: Path, columns: Columns, unit: TimeUnit) -> "Observations":
+        needed = {
+            columns.id: " (name it with --id-column)",
+            columns.time: " (name it with --time-column)",
+            columns.variable: " (name it with --variable-column)",
+            columns.value: " (name it with --value-column)",
+        }
+        raw = _open(path, needed)
+        clock = Clock.of(path, raw, columns.time, unit)
+        time = clock.microseconds(columns.time)
+        _unreadable_time(path, raw, columns.time, time, may_be_blank=False)
+        arrival = pl.lit(None, pl.Int64)
+        if columns.arrival in raw.collect_schema().names():
+            arrival = clock.readable(path, raw, columns.arrival)
+            _unreadable_time(path, raw, columns.arrival, arrival, may_be_blank=True)
+        text = _text(columns.value)
+        number = text.cast(pl.Float64, strict=False)
+        frame = raw.select(
+            "_row",
+            _text(columns.id).alias("id"),
+            _text(columns.variable).alias("variable"),
+            pl.when(number.is_null()).then(text).alias("text"),
+            number.alias("number"),
+            time.alias("time"),
+            arrival.alias("arrival"),
+        )
+        known = pl.max_horizontal("time", "arrival")
+        found = cls(
+            path=path,
+            frame=frame,
+            clock=clock,
+            kinds=_collect(
+                path,
+                frame.drop_nulls("variable")
+                .group_by("variable")
+                .agg(
+                    pl.len().alias("rows"),
+                    pl.col("number").count().alias("numbers"),
+                    pl.col("text").count().alias("texts"),
+                )
+                .sort("variable"),
+            ),
+            series=_collect(
+                path,
+                frame.group_by("id")
+                .agg(
+                    pl.len().alias("rows"),
+                    known.min().alias("first"),
+                    known.max().alias("last"),
+                    pl.col("_row").min().alias("_row"),
+                )
+                .sort("_row"),
+            ),
+        )
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        self._refuse(pl.col("id").is_null(), lambda row: "the id is blank")
+        self._refuse(
+            pl.col("number").is_infinite(),
+            lambda row: (
+                f"the value {row['number']} of {row['variable']} is infinite; leave it out or correct it"
+            ),
+        )
+        mixed = self.kinds.filter((pl.col("numbers") > 0) & (pl.col("texts") > 0))["variable"].to_list()
+        self._refuse(
+            pl.col("variable").is_in(mixed) & pl.col("text").is_not_null(),
+            lambda row: f"the value {row['text']!r} of {row['variable']} is not a number, as its others are",
+        )
+
+    def _refuse(self, wrong: pl.Expr, say: Callable[[dict[str, Any]], str]) -> None:
+        rows = _collect(self.path, self.frame.filter(wrong).head(1))
+        if len(rows):
+            row = rows.row(0, named=True)
+            raise InputError(f"{_row_name(self.path, row['_row'])}: {say(row)}")
+
+    def variables(self, units: dict[str, str]) -> tuple[Variable, ...]:
+        """The modalities: those with units in the order of their file, then the others by name.
+
+        Numbers are measurements, a variable without any value is an event, text is one event a category.
+        """
+        texts = self.kinds.filter(pl.col("texts") > 0)["variable"].to_list()
+        categories = _collect(
+            self.path,
+            self.frame.filter(pl.col("variable").is_in(texts))
+            .select("variable", "text")
+            .drop_nulls()
+            .unique()
+            .sort("variable", "text"),
+        )
+        found: dict[str, tuple[Variable, ...]] = {
+            name: (Variable(name=name, unit=units.get(name, ""), event=numbers == 0),)
+            for name, numbers in self.kinds.select("variable", "numbers").iter_rows()
+        }
+        for (name,), part in categories.group_by("variable", maintain_order=True):
+            levels = part["text"].to_list()
+            if len(levels) > MOST_CATEGORIES:
+                raise InputError(
+                    f"{self.path}: {name} has {len(levels):,} different texts, too many for categories; "
+                    "leave it out or group them"
+                )
+            found[str(name)] = tuple(Variable(name=f"{name}={level}", event=True) for level in levels)
+        first = {name: found.pop(name, (Variable(name=name, unit=unit),)) for name, unit in units.items()}
+        ordered = (*first.values(), *found.values())
+        return tuple(variable for group in ordered for variable in group)
+
+    def of(self, shard: pl.DataFrame) -> pl.DataFrame:
+        """The rows of some series, with each one's number in the shard, sorted by series and time."""
+        numbered = shard.select("id").with_row_index("series").lazy()
+        rows = self.frame.join(numbered, on="id", how="inner")
+        return _collect(self.path, rows).sort("series", "time", "_row")
+
+
+def _read_units(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    frame = _open(path, {"variable": "", "unit": ""})
+    table = _collect(path, frame.select(_text("variable").alias("variable"), _text("unit").alias("unit")))
+    names = table["variable"].drop_nulls()
+    if names.is_duplicated().any():
+        twice = names.filter(names.is_duplicated())[0]
+        raise InputError(f"{path}: the variable {twice!r} stands there twice")
+    return {name: unit or "" for name, unit in table.drop_nulls("variable").iter_rows()}
+
+
+# --- labels ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """The answers: columns id, time (where they have one), group and split (where given), label columns."""
+
+    path: Path | None
+    table: pl.DataFrame
+    task: Task | None
+    timed: bool
+
+    @classmethod
+    def read(cls, path: Path | None, columns: Columns, clock: Clock, positive: str | None) -> "Labels":
+        if path is None:
+            empty = pl.DataFrame(schema={"id": pl.String, "label": pl.Float32})
+            return cls(path=None, table=empty, task=None, timed=False)
+        needed = {columns.id: " (name it with --id-column)"} | dict.fromkeys(columns.label, "")
+        frame = _open(path, needed)
+        names = frame.collect_schema().names()
+        timed = columns.time in names
+        selected: list[str | pl.Expr] = ["_row", _text(columns.id).alias("id")]
+        if timed:
+            time = clock.readable(path, frame, columns.time)
+            _unreadable_time(path, frame, columns.time, time, may_be_blank=False)
+            selected.append(time.alias("time"))
+        selected += [_text(name).alias(name) for name in ("split", "group") if name in names]
+        meant = {"_row", columns.id, columns.time, "split", "group"}
+        label = columns.label or tuple(name for name in names if name not in meant)
+        table = _collect(path, frame.select(*selected, *(_text(name).alias(f"_{name}") for name in label)))
+        _check_ids(path, table, unique=not timed)
+        if not label:
+            return cls(path=path, table=table.with_columns(label=pl.lit(np.nan)), task=None, timed=timed)
+        if len(label) > 1:
+            return cls._multilabel(path, table, label, timed)
+        task, codes = _classes(path, table[f"_{label[0]}"], positive)
+        return cls(path=path, table=table.with_columns(codes.alias("label")), task=task, timed=timed)
+
+    @classmethod
+    def _multilabel(cls, path: Path, table: pl.DataFrame, label: tuple[str, ...], timed: bool) -> "Labels":
+        values = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0, "nan": None}
+        task = Task(kind="multilabel", classes=label, metric="auprc")
+        for name, column in zip(label, task.label_columns, strict=True):
+            text = table[f"_{name}"].str.to_lowercase()
+            wrong = (text.is_not_null() & ~text.is_in(list(values))).arg_max()
+            if wrong is not None and text[wrong] not in (None, *values):
+                raise InputError(
+                    f"{_row_name(path, table['_row'][wrong])}: the label {name} is {text[wrong]!r}; "
+                    "with several label columns each is 0 or 1"
+                )
+            table = table.with_columns(text.replace_strict(values, return_dtype=pl.Float32).alias(column))
+        return cls(path=path, table=table, task=task, timed=timed)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return ("label",) if self.task is None else self.task.label_columns
+
+    def strata(self, ids: pl.Series) -> NDArray[np.int64]:
+        """What each series counts as in a stratified split, -1 without a label."""
+        if self.task is None:
+            return np.full(len(ids), -1)
+        number = pl.sum_horizontal(pl.col(self.columns).fill_nan(None))
+        known = self.table.with_columns(number.alias("_number")).filter(
+            pl.any_horizontal(pl.col(self.columns).is_not_nan() & pl.col(self.columns).is_not_null())
+        )
+        last = self.task.kind == "multiclass"
+        if last and self.timed:
+            known = known.sort("time", maintain_order=True)
+        of_id = known.group_by("id").agg(pl.col("_number").last() if last else pl.col("_number").max())
+        joined = ids.to_frame("id").join(of_id, on="id", how="left", maintain_order="left")
+        return joined["_number"].fill_null(-1).cast(pl.Int64).to_numpy()
+
+
+def _check_ids(path: Path, table: pl.DataFrame, unique: bool) -> None:
+    if table["id"].null_count():
+        row = table.filter(pl.col("id").is_null())["_row"][0]
+        raise InputError(f"{_row_name(path, row)}: the id is blank")
+    if unique and (twice := table.filter(pl.col("id").is_duplicated())).height:
+        raise InputError(
+            f"{_row_name(path, twice['_row'][1])}: the id {twice['id'][0]!r} stands there more than once"
+        )
+
+
+def _classes(path: Path, text: pl.Series, positive: str | None) -> tuple[Task, pl.Series]:
+    """The task of one label column, and its labels as class numbers, NaN where blank."""
+    number = text.cast(pl.Float64, strict=False)
+    text = pl.select(pl.when(number.is_nan().fill_null(False)).then(None).otherwise(text)).to_series()
+    number = number.fill_nan(None)
+    if number.null_count() == text.null_count():  # all of them numbers: 1 and 1.0 are one class
+        if (number != number.round()).any():
+            raise InputError(
+                f"{path}: the labels are numbers with fractions, a regression target; seft classifies"
+            )
+        text = number.cast(pl.Int64).cast(pl.String)
+        names = number.drop_nulls().cast(pl.Int64).unique().sort().cast(pl.String).to_list()
+        if set(names) <= {"0", "1"}:
+            names = ["0", "1"]
+    else:
+        names = text.drop_nulls().unique().sort().to_list()
+    if len(names) < 2:
+        raise InputError(f"{path}: all labels are {names[0]!r}; there is nothing to tell apart")
+    if positive is not None:
+        if positive not in names or len(names) != 2:
+            raise InputError(f"--positive {positive!r}: the classes are {', '.join(names)}")
+        names = [*(name for name in names if name != positive), positive]
+    codes = text.replace_strict({name: code for code, name in enumerate(names)}, return_dtype=pl.Float32)
+    kind: Literal["binary", "multiclass"] = "binary" if len(names) == 2 else "multiclass"
+    metric = "auprc" if kind == "binary" else "balanced_accuracy"
+    return Task(kind=kind, classes=tuple(names), metric=metric), codes.fill_null(np.nan)
+
+
+def _when(at: str | None, answers: Labels) -> int | None:
+    """`--at` in microseconds; without it, and without times of the labels, a warning."""
+    if at is None:
+        if not answers.timed and answers.task is not None:
+            print(
+                "seft: warning: labels have no time, so each series is asked at its last arrival; if its "
+                "length gives the answer away, pass --at (such as --at 48h)",
+                file=sys.stderr,
+            )
+        return None
+    if answers.timed:
+        raise InputError(f"--at {at}: the labels have times of their own; leave one of them out")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]+)", at)
+    unit = None if match is None else _SHORT.get(match[2], match[2])
+    if match is None or unit not in UNITS:
+        raise InputError(f"--at {at!r}: give a number and a unit, such as 48h, 90min or 7d")
+    return round(float(match[1]) * UNITS[unit])
+
+
+# --- statics ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """The statics: column id, `start` and `group` where given, and the rest as text."""
+
+    path: Path | None
+    table: pl.DataFrame
+    names: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path | None, columns: Columns, clock: Clock) -> "Facts":
+        if path is None:
+            return cls(path=None, table=pl.DataFrame(schema={"id": pl.String}), names=())
+        frame = _open(path, {columns.id: " (name it with --id-column)"})
+        present = frame.collect_schema().names()
+        names = tuple(name for name in present if name not in ("_row", columns.id, "start", "group"))
+        selected: list[str | pl.Expr] = ["_row", _text(columns.id).alias("id")]
+        if "start" in present:
+            start_clock = Clock.of(path, frame, "start", "hours")
+            if start_clock.numeric:
+                raise InputError(f"{path}: the column 'start' must hold dates; numeric times start at 0")
+            _unreadable_time(path, frame, "start", start_clock.microseconds("start"), may_be_blank=True)
+            selected.append(start_clock.microseconds("start").alias("start"))
+        if "group" in present:
+            selected.append(_text("group").alias("group"))
+        table = _collect(path, frame.select(*selected, *(_text(name).alias(f"_{name}") for name in names)))
+        _check_ids(path, table, unique=True)
+        return cls(path=path, table=table, names=names)
+
+    def statics(self, series: pl.DataFrame) -> tuple[Static, ...]:
+        """Numbers stay numbers; text has a level for each word of the training split, and one unknown."""
+        training = series.filter(pl.col("split").is_in(["train", "all"])).select("id")
+        trained = self.table.join(training, on="id", how="semi")
+        found = []
+        for name in self.names:
+            if self._numbers(name) is not None:
+                found.append(Static(name=name))
+                continue
+            levels = trained[f"_{name}"].drop_nulls().unique().sort().to_list()
+            if len(levels) > MOST_CATEGORIES:
+                raise InputError(f"{self.path}: {name} has {len(levels):,} levels, too many for one static")
+            found.append(Static(name=name, levels=(*(x for x in levels if x != UNKNOWN), UNKNOWN)))
+        return tuple(found)
+
+    def _numbers(self, name: str) -> pl.Series | None:
+        """The column as numbers, or None where any of it is text."""
+        text = self.table[f"_{name}"]
+        number = text.cast(pl.Float64, strict=False)
+        if number.null_count() > text.null_count():
+            return None
+        if number.is_infinite().any():
+            row = self.table["_row"][number.is_infinite().fill_null(False).arg_max() or 0]
+            assert self.path is not None
+            raise InputError(f"{_row_name(self.path, row)}: {name} is infinite")
+        return number
+
+    def matrix(self, ids: pl.Series, schema: Schema) -> NDArray[np.float32]:
+        """(B, S) the static columns of some series."""
+        rows = ids.to_frame("id").join(
+            self.table.with_row_index("_position"), on="id", how="left", maintain_order="left"
+        )
+        position = rows["_position"]
+        columns: list[NDArray[np.float32]] = []
+        for static in schema.statics:
+            if not static.levels:
+                number = self._numbers(static.name)
+                assert number is not None
+                columns.append(number.gather(position).cast(pl.Float32).fill_null(np.nan).to_numpy())
+                continue
+            word = self.table[f"_{static.name}"].gather(position).fill_null(UNKNOWN)
+            word = pl.select(
+                pl.when(word.is_in(static.levels)).then(word).otherwise(pl.lit(UNKNOWN))
+            ).to_series()
+            columns += [(word == level).cast(pl.Float32).to_numpy() for level in static.levels]
+        return np.stack(columns, axis=1) if columns else np.zeros((len(ids), 0), np.float32)
+
+
+# --- series and splits -----------------------------------------------------------------------------
+
+
+def _series(table: Observations, answers: Labels, facts: Facts, at: int | None) -> pl.DataFrame:
+    """Everyone who is in any of the tables: id, group, start, rows, and when an untimed query stands."""
+    ids = pl.concat([answers.table["id"], facts.table["id"], table.series["id"]]).unique(maintain_order=True)
+    if not len(ids):
+        raise InputError(f"{table.path}: has no rows, so there is no dataset to write")
+    series = ids.to_frame("id").join(table.series, on="id", how="left", maintain_order="left")
+    _refuse_unknown(answers, facts, series)
+    for name in ("group", "start"):
+        if name in facts.table.columns:
+            given = facts.table.select("id", name)
+            series = series.join(given, on="id", how="left", maintain_order="left")
+    if "group" in answers.table.columns:
+        series = _with_one_per_id(series, answers, "group")
+    group = pl.col("group") if "group" in series.columns else pl.lit(None, pl.String)
+    series = series.with_columns(group.fill_null(pl.col("id")).alias("group"))
+    began = pl.col("start") if "start" in series.columns else pl.lit(None, pl.Int64)
+    if not table.clock.numeric:
+        if answers.timed:
+            asked = answers.table.group_by("id").agg(pl.col("time").min().alias("_asked"))
+            series = series.join(asked, on="id", how="left", maintain_order="left")
+        began = pl.coalesce(began, "first", *(["_asked"] if answers.timed else []))
+    series = series.with_columns(began.alias("start"), pl.col("rows").fill_null(0))
+    origin = pl.lit(0, pl.Int64) if table.clock.numeric else pl.col("start").fill_null(0)
+    series = series.with_columns(origin.alias("origin"))
+    last = pl.max_horizontal(pl.col("last") - pl.col("origin"), 0)
+    return series.with_columns((last if at is None else pl.lit(at, pl.Int64)).alias("ask"))
+
+
+def _refuse_unknown(answers: Labels, facts: Facts, series: pl.DataFrame) -> None:
+    silent = series.filter(pl.col("rows").is_null()).select("id")
+    unknown = (
+        answers.table.join(silent, on="id", how="semi").join(facts.table, on="id", how="anti")
+        if answers.path is not None
+        else answers.table
+    )
+    if unknown.height:
+        assert answers.path is not None
+        raise InputError(
+            f"{_row_name(answers.path, unknown['_row'][0])}: a label for the id {unknown['id'][0]!r}, "
+            "which has neither observations nor statics"
+        )
+
+
+def _with_one_per_id(series: pl.DataFrame, answers: Labels, name: str) -> pl.DataFrame:
+    """A column of the labels that must say the same in all rows of an id."""
+    given = answers.table.select("id", name).drop_nulls().unique(maintain_order=True)
+    if (torn := given.filter(pl.col("id").is_duplicated())).height:
+        first, second = torn.filter(pl.col("id") == torn["id"][0])[name].to_list()[:2]
+        raise InputError(
+            f"{answers.path}: the id {torn['id'][0]!r} has two {name}s, {first!r} and {second!r}"
+        )
+    if name in series.columns:
+        series = series.drop(name)
+    return series.join(given, on="id", how="left", maintain_order="left")
+
+
+def _read_splits(path: Path | None, columns: Columns) -> tuple[Path, pl.DataFrame] | None:
+    if path is None:
+        return None
+    frame = _open(path, {columns.id: " (name it with --id-column)", "split": ""})
+    table = _collect(path, frame.select("_row", _text(columns.id).alias("id"), _text("split").alias("split")))
+    _check_ids(path, table, unique=True)
+    if table["split"].null_count():
+        row = table.filter(pl.col("split").is_null())["_row"][0]
+        raise InputError(f"{_row_name(path, row)}: the split is blank")
+    return path, table
+
+
+def _with_splits(
+    series: pl.DataFrame,
+    answers: Labels,
+    given: tuple[Path, pl.DataFrame] | None,
+    seed: int,
+    notes: Counter[str],
+) -> pl.DataFrame:
+    """The split of each series: as given, else drawn; data without labels is one split, `all`."""
+    if given is not None and "split" in answers.table.columns:
+        raise InputError(f"{given[0]}: the labels have a column 'split' too; keep one of them")
+    if given is not None:
+        path, table = given
+        if (unknown := table.join(series, on="id", how="anti")).height:
+            raise InputError(
+                f"{_row_name(path, unknown['_row'][0])}: a split for the id {unknown['id'][0]!r}, which is "
+                "unknown"
+            )
+        series = series.join(table.select("id", "split"), on="id", how="left", maintain_order="left")
+        if (without := series.filter(pl.col("split").is_null())).height:
+            raise InputError(f"{path}: the id {without['id'][0]!r} has no split")
+    elif "split" in answers.table.columns:
+        series = _with_one_per_id(series, answers, "split")
+    elif answers.task is None:
+        series = series.with_columns(split=pl.lit("all"))
+    else:
+        return _with_drawn_splits(series, answers, seed, notes)
+    missing = series["split"].null_count()
+    if missing:
+        notes["series without a label or split, in the split 'unlabelled'"] += missing
+    series = series.with_columns(pl.col("split").fill_null("unlabelled"))
+    torn = (
+        series.group_by("group").agg(pl.col("split").unique().sort()).filter(pl.col("split").list.len() > 1)
+    )
+    if torn.height:
+        group, parts = torn.sort("group").row(0)
+        raise InputError(f"the group {group!r} is torn apart: it is in the splits {' and '.join(parts)}")
+    return series
+
+
+def _with_drawn_splits(series: pl.DataFrame, answers: Labels, seed: int, notes: Counter[str]) -> pl.DataFrame:
+    """A stratified draw by group; series without a label row stand aside."""
+    labelled = series["id"].is_in(answers.table["id"].implode())
+    if not labelled.all():
+        notes["series without a label or split, in the split 'unlabelled'"] += int((~labelled).sum())
+    drawn = split(series["group"].to_numpy(), answers.strata(series["id"]), seed=seed)
+    return series.with_columns(
+        pl.when(labelled).then(pl.Series(drawn.tolist())).otherwise(pl.lit("unlabelled")).alias("split")
+    )
+
+
+# --- shards ----------------------------------------------------------------------------------------
+
+
+def _shards(series: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """The series in order, cut where their observations fill a shard."""
+    shard = (series["rows"].cum_sum() - series["rows"]) // OBSERVATIONS_A_SHARD
+    for _, part in series.with_columns(shard.alias("_shard")).group_by("_shard", maintain_order=True):
+        yield part
+
+
+def _recordings(
+    shard: pl.DataFrame,
+    table: Observations,
+    answers: Labels,
+    facts: Facts,
+    schema: Schema,
+    notes: Counter[str],
+) -> Recordings:
+    rows = table.of(shard)
+    blank = rows["variable"].is_null()
+    notes["rows with a blank variable name, dropped"] += int(blank.sum())
+    rows = rows.filter(~blank)
+    names = pl.Enum([variable.name for variable in schema.variables])
+    event = pl.Series([variable.event for variable in schema.variables])
+    category = pl.concat_str("variable", pl.lit("="), "text")
+    name = pl.when(pl.col("text").is_null()).then("variable").otherwise(category)
+    texts = table.kinds.filter(pl.col("texts") > 0)["variable"].to_list()
+    nothing = pl.col("variable").is_in(texts) & pl.col("text").is_null()
+    notes["rows of a categorical variable without a category, dropped"] += rows.select(nothing).sum().item()
+    rows = rows.filter(~nothing).with_columns(name.cast(names).to_physical().cast(pl.Int32).alias("modality"))
+    value = np.where(
+        event.gather(rows["modality"]).to_numpy(), 1.0, rows["number"].fill_null(np.nan).to_numpy()
+    )
+    origin = shard["origin"].to_numpy()
+    of_row = rows["series"].to_numpy().astype(np.int32)
+    known = rows.select(pl.coalesce("arrival", "time")).to_series().to_numpy()
+    query_series, query_time, label = _queries(shard, answers)
+    return Recordings(
+        id=shard["id"].to_numpy(),
+        group=shard["group"].to_numpy(),
+        split=shard["split"].to_numpy(),
+        start=shard["start"].cast(pl.Datetime("us")).to_numpy(),
+        static=facts.matrix(shard["id"], schema),
+        series=of_row,
+        time=rows["time"].to_numpy() - origin[of_row],
+        arrival=known - origin[of_row],
+        modality=rows["modality"].to_numpy(),
+        value=value,
+        query_series=query_series,
+        query_time=query_time - origin[query_series] if answers.timed else query_time,
+        label=label,
+    )
+
+
+def _queries(
+    shard: pl.DataFrame, answers: Labels
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float32]]:
+    """Series number, time and labels of each query; an untimed one stands at the series' `ask`."""
+    numbered = shard.select("id", "ask").with_row_index("series")
+    how: Literal["inner", "left"] = "inner" if answers.timed else "left"
+    rows = numbered.join(answers.table, on="id", how=how, maintain_order="left")
+    label = rows.select(pl.col(answers.columns).cast(pl.Float32).fill_null(np.nan)).to_numpy()
+    time = rows["time" if answers.timed else "ask"].to_numpy()
+    return rows["series"].to_numpy().astype(np.int32), time, label

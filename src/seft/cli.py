@@ -113,3 +113,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _stop(message: str, code: int) -> Any:
     print(f"seft: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

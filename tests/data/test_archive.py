@@ -171,6 +171,14 @@ def test_a_raw_archive_is_unpacked_for_as_long_as_it_is_read(
     assert list((tmp_path / "outside").iterdir()) == [folder]
 
 
+def test_room_is_needed_only_where_the_target_is(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+    extract(pack(folder / "data.zip", FILES), folder / "out")
+    assert content_of(folder / "out") == FILES
+
+
 def test_a_raw_path_that_is_not_there_is_named(folder: Path) -> None:
     with (
         pytest.raises(InputError, match="absent: there is no such file or folder"),
@@ -268,7 +276,7 @@ def test_a_zip_with_a_password_is_to_be_unpacked_by_hand(folder: Path) -> None:
 def test_a_compressed_archive_cut_anywhere_is_told_to_be_truncated(folder: Path, suffix: str) -> None:
     archive = pack(folder / f"data{suffix}", FILES)
     whole = archive.read_bytes()
-    for cut in [*range(0, len(whole), 61), len(whole) - 8, len(whole) - 1]:
+    for cut in [*range(0, len(whole), 97), len(whole) - 8, len(whole) - 1]:
         archive.write_bytes(whole[:cut])
         assert_refused(archive, "is truncated or damaged", "fetch it again")
 
@@ -278,7 +286,7 @@ def test_a_tar_cut_anywhere_is_whole_or_told_to_be_truncated(folder: Path) -> No
     archive = pack(folder / "data.tar", FILES)
     whole = archive.read_bytes()
     end = len(whole.rstrip(b"\0")) // tarfile.BLOCKSIZE * tarfile.BLOCKSIZE + 2 * tarfile.BLOCKSIZE
-    for cut in [*range(0, end, 173), *range(0, end, tarfile.BLOCKSIZE), end - 1]:
+    for cut in [*range(0, end, 331), *range(0, end, tarfile.BLOCKSIZE), end - 1]:
         archive.write_bytes(whole[:cut])
         assert_refused(archive, "is truncated or damaged")
     archive.write_bytes(whole[:end])
@@ -294,7 +302,7 @@ def test_a_compressed_archive_with_a_wrong_byte_never_unpacks_to_other_content(
     whole = archive.read_bytes()
     # A zip's directory, at its end, has no checksum of its own.
     checked = whole.index(b"PK\x01\x02") if suffix == ".zip" else len(whole)
-    for place in range(0, checked, 41):
+    for place in range(0, checked, 67):
         archive.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
         try:
             extract(archive, folder / "out")
@@ -327,6 +335,14 @@ def test_a_negative_size_is_refused_and_not_followed_backwards(folder: Path) -> 
         member.pax_headers = {"size": "-1024"}
         tar.addfile(member)
     assert_refused(folder / "data.tar", "'loop'", "negative size")
+
+
+def test_a_header_that_is_no_number_is_damage(folder: Path) -> None:
+    with tarred(folder / "data.tar") as tar:
+        member = tarfile.TarInfo("sparse")
+        member.pax_headers = {"GNU.sparse.map": "0,many"}
+        tar.addfile(member)
+    assert_refused(folder / "data.tar", "is truncated or damaged")
 
 
 def test_a_page_in_place_of_an_archive_is_told_to_be_damaged(folder: Path) -> None:

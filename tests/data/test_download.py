@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -68,7 +69,10 @@ class Server:
             request.send_header("Content-Range", f"bytes {start + self.shift}-{size - 1}/{size}")
         request.end_headers()
         limit = self.cut_after if self.cut_after is not None else self.stall_after
-        self.sent[-1] = request.wfile.write(body if limit is None else body[:limit])
+        body = body if limit is None else body[:limit]
+        self.sent[-1] = len(body)
+        with suppress(ConnectionError):  # who does not like the answer's size hangs up
+            request.wfile.write(body)
         if self.stall_after is not None:
             self.silence.wait()
 
@@ -85,6 +89,7 @@ def server() -> Iterator[Server]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        http.daemon_threads = False  # so that closing it waits for the answers under way
         server.port = http.server_address[1]
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

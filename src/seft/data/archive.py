@@ -13,7 +13,6 @@ import lzma
 import re
 import shutil
 import stat
-import struct
 import tarfile
 import zipfile
 import zlib
@@ -47,7 +46,6 @@ _DAMAGE = (
     zipfile.BadZipFile,
     lzma.LZMAError,
     zlib.error,
-    struct.error,
     ValueError,
 )
 

@@ -35,6 +35,7 @@ from seft.error import InputError
 FORMAT = 1
 TABLES = ("series", "observations", "queries")
 _MAGIC = b"ARROW1"
+_KEYS = {"source", "provenance", "notes", "task", "splits", "schema", "shards"}
 
 Table = Literal["series", "observations", "queries"]
 
@@ -238,7 +239,7 @@ def _observations_table(rows: Rows, first: int) -> pa.RecordBatch:
 
 def _queries_table(rows: Rows, first: int, task: Task | None) -> pa.RecordBatch:
     recordings = rows.recordings
-    columns = {
+    columns: dict[str, NDArray[Any]] = {
         "series": recordings.query_series + np.int32(first),
         "time": recordings.query_time,
         "visible": rows.visible,
@@ -354,15 +355,16 @@ def _read_header(path: Path) -> dict[str, Any]:
             f"{path} is no dataset folder: it has no dataset.json (make one with `seft prepare`)"
         )
     try:
-        header: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        version = header["format"]
-    except (ValueError, KeyError, TypeError):
-        raise InputError(
-            f"{file}: is not readable as a dataset's header; prepare the dataset again"
-        ) from None
-    if version > FORMAT:
+        header = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        header = None
+    version = header.get("format") if isinstance(header, dict) else None
+    newer = isinstance(version, int) and version > FORMAT
+    if not newer and (version != FORMAT or not _KEYS <= header.keys()):
+        raise InputError(f"{file}: is not readable as a dataset's header; prepare the dataset again")
+    if newer:
         raise InputError(
             f"{file}: has format {version}, made by seft {header.get('seft', '?')}; this is seft "
             f"{seft.__version__}, which reads up to format {FORMAT}: install a newer one"
         )
-    return header
+    return dict(header)

@@ -7,7 +7,7 @@ masks select and never multiply, and a product is rounded before it is added.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from math import inf, nan, prod
+from math import inf, prod
 from typing import Any, Literal
 
 import torch
@@ -252,7 +252,7 @@ class _CumulativeMax(Function):
         intervals: Intervals = ctx.intervals
         # A row that is not the maximum where it is first seen never becomes it; a query that has the same
         # maximum as the query before it has the same ties and some more.
-        tie = x == _to_rows(y, intervals, x.shape[0], rest=nan)
+        tie = x == _to_rows(y, intervals, x.shape[0], rest=0)
         same = (y == y.roll(1, 0)).to(_wide(y).dtype)
         ties = _scan(_reduce(tie.to(same.dtype), intervals, "sum"), same, intervals.query_offsets)
         share = _scan_back(g / ties.clamp(min=1), same, intervals.query_offsets)

@@ -247,14 +247,16 @@ def read_pile(
 
 def _parse(pile: Pile) -> pl.DataFrame:
     """Columns minutes, parameter (null where blank), value (null where blank)."""
-    minutes = pl.col("time").str.head(2).cast(pl.Int64) * 60 + pl.col("time").str.slice(3).cast(pl.Int64)
+    time = pl.col("time")
+    minutes = time.str.head(2).cast(pl.Int64) * 60 + time.str.slice(3).cast(pl.Int64)
+    whole = pl.when(time.str.len_bytes() == len("HH:MM")).then(minutes)
     try:
         table = pl.read_csv(
             pile.text,
             has_header=False,
             schema={"time": pl.String(), "parameter": _PARAMETER, "value": pl.Float32()},
         )
-        table = table.select(minutes.alias("minutes"), "parameter", "value")
+        table = table.select(whole.alias("minutes"), "parameter", "value")
     except pl.exceptions.PolarsError:
         raise _unreadable_row(pile) from None
     if table["minutes"].null_count():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -21,41 +21,25 @@ from seft.data.archive import unpacked
 from seft.data.assembly import Recordings, assemble
 from seft.data.folder import Writer
 from seft.data.schema import Schema, Static, Variable
+from seft.data.sources.tabular import (
+    UNITS,
+    Clock,
+    TimeUnit,
+    collect,
+    open_file,
+    refuse_unreadable_time,
+    row_name,
+    text_of,
+)
 from seft.data.split import split
 from seft.data.task import Task
 from seft.error import InputError
-
-T = TypeVar("T")
 
 OBSERVATIONS_A_SHARD = 4_000_000
 MOST_CATEGORIES = 1_000  # of one variable or static; beyond that it is free text or a number in disguise
 UNKNOWN = "unknown"
 
-_SECOND = 1_000_000
-UNITS = {
-    "microseconds": 1,
-    "milliseconds": 1_000,
-    "seconds": _SECOND,
-    "minutes": 60 * _SECOND,
-    "hours": 3_600 * _SECOND,
-    "days": 86_400 * _SECOND,
-    "weeks": 7 * 86_400 * _SECOND,
-    "years": 31_557_600 * _SECOND,  # 365.25 days
-}
-TimeUnit = Literal["microseconds", "milliseconds", "seconds", "minutes", "hours", "days", "weeks", "years"]
 _SHORT = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks", "y": "years"}
-_FARTHEST = 2.0**62  # microseconds; beyond that whole numbers of them run out
-
-# What a date in a CSV file may look like; nothing whose day and month could be confused.
-_DATE_FORMATS = (
-    "%Y-%m-%d %H:%M:%S%.f",
-    "%Y-%m-%dT%H:%M:%S%.f",
-    "%Y-%m-%d %H:%M",
-    "%Y-%m-%dT%H:%M",
-    "%Y-%m-%dT%H:%M:%S%.f%#z",
-    "%Y-%m-%d %H:%M:%S%.f%#z",
-    "%Y-%m-%d",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +147,6 @@ def prepare(
         )
 
 
-# --- files -----------------------------------------------------------------------------------------
-
-
 def _beside(folder: Path | None, name: str) -> Path | None:
     if folder is None:
         return None
@@ -174,112 +155,6 @@ def _beside(folder: Path | None, name: str) -> Path | None:
     if len(found) > 1:
         raise InputError(f"{folder}: both {found[0].name} and {found[1].name} are there; keep one")
     return found[0] if found else None
-
-
-def _scan(path: Path) -> pl.LazyFrame:
-    """A file's columns with the number of each row; those of a CSV file as text."""
-    if not path.is_file():
-        raise InputError(f"{path}: there is no such file")
-    if path.suffix == ".parquet":
-        return pl.scan_parquet(path, row_index_name="_row")
-    return pl.scan_csv(path, row_index_name="_row", infer_schema=False)
-
-
-def _open(path: Path, needed: dict[str, str]) -> pl.LazyFrame:
-    """Scan a file and see that its columns are there; `needed` maps a column to the option naming it."""
-    frame = _reading(path, lambda: _scan(path))
-    present = _reading(path, frame.collect_schema).names()
-    for column, option in needed.items():
-        if column not in present:
-            has = ", ".join(name for name in present if name != "_row")
-            raise InputError(f"{path}: has no column {column!r}{option}; it has {has}")
-    return frame
-
-
-def _reading(path: Path, read: Callable[[], T]) -> T:
-    try:
-        return read()
-    except pl.exceptions.PolarsError as error:
-        message = str(error).strip().splitlines()
-        raise InputError(f"{path}: cannot be read: {message[0] if message else 'it is empty'}") from None
-
-
-def _collect(path: Path, frame: pl.LazyFrame) -> pl.DataFrame:
-    return _reading(path, lambda: frame.collect(engine="streaming"))
-
-
-def _row_name(path: Path, row: int) -> str:
-    """A row as its reader finds it: in a CSV file the line, counting the header."""
-    return f"{path}, row {row + 1}" if path.suffix == ".parquet" else f"{path}, line {row + 2}"
-
-
-def _text(column: str) -> pl.Expr:
-    """A column as text, null where it is blank."""
-    text = pl.col(column).cast(pl.String).str.strip_chars()
-    return pl.when(text != "").then(text)
-
-
-# --- time ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clock:
-    """How the table tells time: numbers of a unit since the start, or dates of some format."""
-
-    numeric: bool
-    unit: int = 1  # microseconds, where numeric
-    date_format: str | None = None  # where dates are text
-
-    @classmethod
-    def of(cls, path: Path, frame: pl.LazyFrame, column: str, unit: TimeUnit) -> "Clock":
-        """Find it out from the column's type or, where that is text, from its first rows."""
-        kind = frame.collect_schema()[column]
-        if kind.is_numeric():
-            return cls(numeric=True, unit=UNITS[unit])
-        if kind.is_temporal():
-            return cls(numeric=False)
-        sample = _collect(path, frame.select(_text(column)).drop_nulls().head(1_000))[column]
-        if sample.cast(pl.Float64, strict=False).null_count() == 0:
-            return cls(numeric=True, unit=UNITS[unit])
-        for date_format in _DATE_FORMATS:
-            clock = cls(numeric=False, date_format=date_format)
-            if sample.to_frame().select(clock.microseconds(column)).to_series().null_count() == 0:
-                return clock
-        raise InputError(
-            f"{path}: the {column} {sample[0]!r} is neither a number nor a date like 2024-01-31 13:45:00"
-        )
-
-    def microseconds(self, column: str) -> pl.Expr:
-        """The column as whole microseconds, since the start or since 1970; null where it is unreadable."""
-        if self.numeric:
-            number = pl.col(column).cast(pl.Float64, strict=False) * self.unit
-            near = number.is_finite() & (number.abs() < _FARTHEST)
-            return pl.when(near).then(number.round().cast(pl.Int64, strict=False))
-        if self.date_format is None:
-            return pl.col(column).cast(pl.Datetime("us")).dt.epoch("us")
-        date = (
-            pl.col(column).str.strip_chars().str.to_datetime(self.date_format, time_unit="us", strict=False)
-        )
-        return date.dt.epoch("us")
-
-    def readable(self, path: Path, frame: pl.LazyFrame, column: str) -> pl.Expr:
-        """The same for another column, which must tell time the same way."""
-        kind = frame.collect_schema()[column]
-        if kind.is_temporal() if self.numeric else kind.is_numeric():
-            expected = "numbers" if self.numeric else "dates"
-            raise InputError(f"{path}: the column {column!r} should hold {expected}, as the times do")
-        if kind == pl.String or self.numeric:
-            return self.microseconds(column)
-        return Clock(numeric=False).microseconds(column)
-
-
-def _unreadable_time(path: Path, frame: pl.LazyFrame, column: str, time: pl.Expr, may_be_blank: bool) -> None:
-    """Raise where a time cannot be read; say in which row."""
-    wrong = time.is_null() & _text(column).is_not_null() if may_be_blank else time.is_null()
-    rows = _collect(path, frame.filter(wrong).select("_row", pl.col(column).cast(pl.String)).head(1))
-    if len(rows):
-        row, text = rows.row(0)
-        raise InputError(f"{_row_name(path, row)}: the {column} {text!r} cannot be read as a time")
 
 
 # --- observations ----------------------------------------------------------------------------------
@@ -303,20 +178,20 @@ class Observations:
             columns.variable: " (name it with --variable-column)",
             columns.value: " (name it with --value-column)",
         }
-        raw = _open(path, needed)
+        raw = open_file(path, needed)
         clock = Clock.of(path, raw, columns.time, unit)
         time = clock.microseconds(columns.time)
-        _unreadable_time(path, raw, columns.time, time, may_be_blank=False)
+        refuse_unreadable_time(path, raw, columns.time, time, may_be_blank=False)
         arrival = pl.lit(None, pl.Int64)
         if columns.arrival in raw.collect_schema().names():
             arrival = clock.readable(path, raw, columns.arrival)
-            _unreadable_time(path, raw, columns.arrival, arrival, may_be_blank=True)
-        text = _text(columns.value)
+            refuse_unreadable_time(path, raw, columns.arrival, arrival, may_be_blank=True)
+        text = text_of(columns.value)
         number = text.cast(pl.Float64, strict=False)
         frame = raw.select(
             "_row",
-            _text(columns.id).alias("id"),
-            _text(columns.variable).alias("variable"),
+            text_of(columns.id).alias("id"),
+            text_of(columns.variable).alias("variable"),
             pl.when(number.is_null()).then(text).alias("text"),
             number.alias("number"),
             time.alias("time"),
@@ -327,7 +202,7 @@ class Observations:
             path=path,
             frame=frame,
             clock=clock,
-            kinds=_collect(
+            kinds=collect(
                 path,
                 frame.drop_nulls("variable")
                 .group_by("variable")
@@ -338,7 +213,7 @@ class Observations:
                 )
                 .sort("variable"),
             ),
-            series=_collect(
+            series=collect(
                 path,
                 frame.group_by("id")
                 .agg(
@@ -368,10 +243,10 @@ class Observations:
         )
 
     def _refuse(self, wrong: pl.Expr, say: Callable[[dict[str, Any]], str]) -> None:
-        rows = _collect(self.path, self.frame.filter(wrong).head(1))
+        rows = collect(self.path, self.frame.filter(wrong).head(1))
         if len(rows):
             row = rows.row(0, named=True)
-            raise InputError(f"{_row_name(self.path, row['_row'])}: {say(row)}")
+            raise InputError(f"{row_name(self.path, row['_row'])}: {say(row)}")
 
     def variables(self, units: dict[str, str]) -> tuple[Variable, ...]:
         """The modalities: those with units in the order of their file, then the others by name.
@@ -379,7 +254,7 @@ class Observations:
         Numbers are measurements, a variable without any value is an event, text is one event a category.
         """
         texts = self.kinds.filter(pl.col("texts") > 0)["variable"].to_list()
-        categories = _collect(
+        categories = collect(
             self.path,
             self.frame.filter(pl.col("variable").is_in(texts))
             .select("variable", "text")
@@ -407,14 +282,14 @@ class Observations:
         """The rows of some series, with each one's number in the shard, sorted by series and time."""
         numbered = shard.select("id").with_row_index("series").lazy()
         rows = self.frame.join(numbered, on="id", how="inner")
-        return _collect(self.path, rows).sort("series", "time", "_row")
+        return collect(self.path, rows).sort("series", "time", "_row")
 
 
 def _read_units(path: Path | None) -> dict[str, str]:
     if path is None:
         return {}
-    frame = _open(path, {"variable": "", "unit": ""})
-    table = _collect(path, frame.select(_text("variable").alias("variable"), _text("unit").alias("unit")))
+    frame = open_file(path, {"variable": "", "unit": ""})
+    table = collect(path, frame.select(text_of("variable").alias("variable"), text_of("unit").alias("unit")))
     names = table["variable"].drop_nulls()
     if names.is_duplicated().any():
         twice = names.filter(names.is_duplicated())[0]
@@ -440,18 +315,18 @@ class Labels:
             empty = pl.DataFrame(schema={"id": pl.String, "label": pl.Float32})
             return cls(path=None, table=empty, task=None, timed=False)
         needed = {columns.id: " (name it with --id-column)"} | dict.fromkeys(columns.label, "")
-        frame = _open(path, needed)
+        frame = open_file(path, needed)
         names = frame.collect_schema().names()
         timed = columns.time in names
-        selected: list[str | pl.Expr] = ["_row", _text(columns.id).alias("id")]
+        selected: list[str | pl.Expr] = ["_row", text_of(columns.id).alias("id")]
         if timed:
             time = clock.readable(path, frame, columns.time)
-            _unreadable_time(path, frame, columns.time, time, may_be_blank=False)
+            refuse_unreadable_time(path, frame, columns.time, time, may_be_blank=False)
             selected.append(time.alias("time"))
-        selected += [_text(name).alias(name) for name in ("split", "group") if name in names]
+        selected += [text_of(name).alias(name) for name in ("split", "group") if name in names]
         meant = {"_row", columns.id, columns.time, "split", "group"}
         label = columns.label or tuple(name for name in names if name not in meant)
-        table = _collect(path, frame.select(*selected, *(_text(name).alias(f"_{name}") for name in label)))
+        table = collect(path, frame.select(*selected, *(text_of(name).alias(f"_{name}") for name in label)))
         _check_ids(path, table, unique=not timed)
         if not label:
             return cls(path=path, table=table.with_columns(label=pl.lit(np.nan)), task=None, timed=timed)
@@ -469,7 +344,7 @@ class Labels:
             wrong = (text.is_not_null() & ~text.is_in(list(values))).arg_max()
             if wrong is not None and text[wrong] not in (None, *values):
                 raise InputError(
-                    f"{_row_name(path, table['_row'][wrong])}: the label {name} is {text[wrong]!r}; "
+                    f"{row_name(path, table['_row'][wrong])}: the label {name} is {text[wrong]!r}; "
                     "with several label columns each is 0 or 1"
                 )
             table = table.with_columns(text.replace_strict(values, return_dtype=pl.Float32).alias(column))
@@ -498,10 +373,10 @@ class Labels:
 def _check_ids(path: Path, table: pl.DataFrame, unique: bool) -> None:
     if table["id"].null_count():
         row = table.filter(pl.col("id").is_null())["_row"][0]
-        raise InputError(f"{_row_name(path, row)}: the id is blank")
+        raise InputError(f"{row_name(path, row)}: the id is blank")
     if unique and (twice := table.filter(pl.col("id").is_duplicated())).height:
         raise InputError(
-            f"{_row_name(path, twice['_row'][1])}: the id {twice['id'][0]!r} stands there more than once"
+            f"{row_name(path, twice['_row'][1])}: the id {twice['id'][0]!r} stands there more than once"
         )
 
 
@@ -567,19 +442,19 @@ class Facts:
     def read(cls, path: Path | None, columns: Columns, clock: Clock) -> "Facts":
         if path is None:
             return cls(path=None, table=pl.DataFrame(schema={"id": pl.String}), names=())
-        frame = _open(path, {columns.id: " (name it with --id-column)"})
+        frame = open_file(path, {columns.id: " (name it with --id-column)"})
         present = frame.collect_schema().names()
         names = tuple(name for name in present if name not in ("_row", columns.id, "start", "group"))
-        selected: list[str | pl.Expr] = ["_row", _text(columns.id).alias("id")]
+        selected: list[str | pl.Expr] = ["_row", text_of(columns.id).alias("id")]
         if "start" in present:
             start_clock = Clock.of(path, frame, "start", "hours")
             if start_clock.numeric:
                 raise InputError(f"{path}: the column 'start' must hold dates; numeric times start at 0")
-            _unreadable_time(path, frame, "start", start_clock.microseconds("start"), may_be_blank=True)
+            refuse_unreadable_time(path, frame, "start", start_clock.microseconds("start"), may_be_blank=True)
             selected.append(start_clock.microseconds("start").alias("start"))
         if "group" in present:
-            selected.append(_text("group").alias("group"))
-        table = _collect(path, frame.select(*selected, *(_text(name).alias(f"_{name}") for name in names)))
+            selected.append(text_of("group").alias("group"))
+        table = collect(path, frame.select(*selected, *(text_of(name).alias(f"_{name}") for name in names)))
         _check_ids(path, table, unique=True)
         return cls(path=path, table=table, names=names)
 
@@ -607,7 +482,7 @@ class Facts:
         if number.is_infinite().any():
             row = self.table["_row"][number.is_infinite().fill_null(False).arg_max() or 0]
             assert self.path is not None
-            raise InputError(f"{_row_name(self.path, row)}: {name} is infinite")
+            raise InputError(f"{row_name(self.path, row)}: {name} is infinite")
         return number
 
     def matrix(self, ids: pl.Series, schema: Schema) -> NDArray[np.float32]:
@@ -672,7 +547,7 @@ def _refuse_unknown(answers: Labels, facts: Facts, series: pl.DataFrame) -> None
     if unknown.height:
         assert answers.path is not None
         raise InputError(
-            f"{_row_name(answers.path, unknown['_row'][0])}: a label for the id {unknown['id'][0]!r}, "
+            f"{row_name(answers.path, unknown['_row'][0])}: a label for the id {unknown['id'][0]!r}, "
             "which has neither observations nor statics"
         )
 
@@ -693,12 +568,14 @@ def _with_one_per_id(series: pl.DataFrame, answers: Labels, name: str) -> pl.Dat
 def _read_splits(path: Path | None, columns: Columns) -> tuple[Path, pl.DataFrame] | None:
     if path is None:
         return None
-    frame = _open(path, {columns.id: " (name it with --id-column)", "split": ""})
-    table = _collect(path, frame.select("_row", _text(columns.id).alias("id"), _text("split").alias("split")))
+    frame = open_file(path, {columns.id: " (name it with --id-column)", "split": ""})
+    table = collect(
+        path, frame.select("_row", text_of(columns.id).alias("id"), text_of("split").alias("split"))
+    )
     _check_ids(path, table, unique=True)
     if table["split"].null_count():
         row = table.filter(pl.col("split").is_null())["_row"][0]
-        raise InputError(f"{_row_name(path, row)}: the split is blank")
+        raise InputError(f"{row_name(path, row)}: the split is blank")
     return path, table
 
 
@@ -716,7 +593,7 @@ def _with_splits(
         path, table = given
         if (unknown := table.join(series, on="id", how="anti")).height:
             raise InputError(
-                f"{_row_name(path, unknown['_row'][0])}: a split for the id {unknown['id'][0]!r}, which is "
+                f"{row_name(path, unknown['_row'][0])}: a split for the id {unknown['id'][0]!r}, which is "
                 "unknown"
             )
         series = series.join(table.select("id", "split"), on="id", how="left", maintain_order="left")

@@ -89,7 +89,7 @@ class Writer:
         self._series = 0
 
     def __enter__(self) -> Self:
-        _refuse_existing(self.out, self._overwrite)
+        refuse_existing(self.out, self._overwrite)
         self.out.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{self.out.name}.preparing-"
         for leftover in self.out.parent.glob(f"{prefix}*"):
@@ -150,7 +150,7 @@ class Writer:
         }
         text = json.dumps(header, indent=1, ensure_ascii=False)
         (self._folder / "dataset.json").write_text(text, encoding="utf-8")
-        _refuse_existing(self.out, self._overwrite)
+        refuse_existing(self.out, self._overwrite)
         if self.out.exists():
             replaced = self.out.parent / f".{self.out.name}.preparing-{os.getpid()}-replaced"
             self.out.rename(replaced)
@@ -184,7 +184,8 @@ class Writer:
                 counts.positives.update(self.task.positives(rows.recordings.label[of_query == name]))
 
 
-def _refuse_existing(out: Path, overwrite: bool) -> None:
+def refuse_existing(out: Path, overwrite: bool) -> None:
+    """What a long preparation asks before it begins, and the writer before it moves anything."""
     if not out.exists():
         return
     if not overwrite:

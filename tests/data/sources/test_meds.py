@@ -424,7 +424,7 @@ def test_without_a_split_file_all_is_one_split_and_that_is_noted(tmp_path: Path)
         ("boolean_value", [True, True, True], ("binary", ("false", "true"), "auprc"), [1, 1, 1]),
         ("integer_value", [1, 0, 1], ("binary", ("0", "1"), "auprc"), [1, 0, 1]),
         ("integer_value", [10, -1, 9], ("multiclass", ("-1", "9", "10"), "balanced_accuracy"), [2, 0, 1]),
-        ("integer_value", [2, 1, 2], ("multiclass", ("1", "2"), "balanced_accuracy"), [1, 0, 1]),
+        ("integer_value", [2, 1, 2], ("binary", ("1", "2"), "auprc"), [1, 0, 1]),
         ("categorical_value", ["no", "yes", "no"], ("binary", ("no", "yes"), "auprc"), [0, 1, 0]),
         (
             "categorical_value",

@@ -20,8 +20,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from seft.data.assembly import Recordings, assemble
-from seft.data.folder import Writer
+from seft.data.folder import Writer, refuse_existing
 from seft.data.schema import Schema, Static, Variable
+from seft.data.sources.tabular import collect
 from seft.data.task import Task
 from seft.error import InputError
 
@@ -36,13 +37,6 @@ _VALUES: dict[str, pl.DataType] = {
 }
 _SPLIT_NAMES = {"tuning": "val", "held_out": "test"}
 _BIRTH = "MEDS_BIRTH"
-# What polars raises at a damaged file; a few kinds of damage make its Parquet reader panic.
-_UNREADABLE = (
-    pl.exceptions.ComputeError,
-    pl.exceptions.InvalidOperationError,
-    pl.exceptions.PanicException,
-    OSError,
-)
 
 
 def prepare(
@@ -65,6 +59,7 @@ def prepare(
     """
     if not 0 <= min_frequency <= 1:
         raise InputError(f"min_frequency is a share of subjects, so {min_frequency} must lie within 0 and 1")
+    refuse_existing(out, overwrite)
     notes: Counter[str] = Counter()
     subjects = _subjects(raw)
     queries, task = (None, None) if labels is None else _labels(labels, subjects, notes)
@@ -106,7 +101,7 @@ def _scan(
 ) -> pl.LazyFrame:
     """The columns named, in the types named; an optional one that is absent is null."""
     table = pl.scan_parquet(file, glob=False, hive_partitioning=False)
-    found = _collect(table.head(0), file).schema
+    found = collect(file, table.head(0)).schema
     missing = [name for name in required if name not in found]
     if missing:
         raise InputError(f"{file}: has no column {missing[0]}; it needs {', '.join(required)}")
@@ -136,14 +131,6 @@ def _check_type(file: Path, name: str, found: pl.DataType, wanted: pl.DataType) 
     )
     if not fits:
         raise InputError(f"{file}: column {name} is {found}, but MEDS wants {wanted}; cast it")
-
-
-def _collect(table: pl.LazyFrame, file: Path) -> pl.DataFrame:
-    try:
-        return table.collect(engine="streaming")
-    except _UNREADABLE as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"{file}: cannot be read ({reason}); it must be a whole Parquet file") from None
 
 
 def _first(rows: pl.DataFrame) -> int:
@@ -179,7 +166,7 @@ def _units(raw: Path, notes: Counter[str]) -> dict[str, str]:
     file = raw / "metadata" / "codes.parquet"
     if not file.is_file():
         return {}
-    rows = _collect(_scan(file, {"code": _TEXT}, {"unit": _TEXT}).drop_nulls().unique(), file)
+    rows = collect(file, _scan(file, {"code": _TEXT}, {"unit": _TEXT}).drop_nulls().unique())
     # A code repeats where modifiers tell its kinds apart; two units would make either of them a lie.
     repeated = pl.col("code").is_duplicated()
     notes["codes with several units, left without one"] += rows.filter(repeated)["code"].n_unique()
@@ -217,7 +204,7 @@ def _subjects_of(file: Path) -> pl.DataFrame:
             pl.col("infinite").any(),
         )
     )
-    subjects = _collect(table, file)
+    subjects = collect(file, table)
     if subjects["subject_id"].has_nulls():
         raise InputError(f"{file}: an event has no subject_id; every row needs one")
     if len(nameless := subjects.filter("nameless")):
@@ -226,7 +213,7 @@ def _subjects_of(file: Path) -> pl.DataFrame:
     if len(infinite := subjects.filter("infinite")):
         subject = _first(infinite)
         of_subject = (pl.col("subject_id") == subject) & value.is_infinite()
-        found = _collect(_scan_events(file).filter(of_subject).head(1), file)["code"][0]
+        found = collect(file, _scan_events(file).filter(of_subject).head(1))["code"][0]
         raise InputError(
             f"{file}: subject {subject}, code {found}: a numeric_value is infinite or beyond float32; "
             "correct it or leave it out"
@@ -268,7 +255,7 @@ def _splits(raw: Path, subjects: pl.DataFrame, notes: Counter[str]) -> pl.DataFr
             "no subject_splits.parquet: subjects put in one split, `all`, with a vocabulary of them all"
         ] += len(subjects)
         return subjects.select("subject_id", split=pl.lit("all"), trains=pl.lit(True))
-    splits = _collect(_scan(file, {"subject_id": _SUBJECT, "split": _TEXT}), file)
+    splits = collect(file, _scan(file, {"subject_id": _SUBJECT, "split": _TEXT}))
     for name in ("subject_id", "split"):
         if splits[name].has_nulls():
             raise InputError(f"{file}: a row has no {name}; every row needs one")
@@ -318,7 +305,7 @@ def _labels(labels: Path, subjects: pl.DataFrame, notes: Counter[str]) -> tuple[
 
 
 def _labels_of(file: Path, subjects: pl.DataFrame) -> pl.DataFrame:
-    rows = _collect(_scan(file, {"subject_id": _SUBJECT, "prediction_time": _TIMESTAMP}, _VALUES), file)
+    rows = collect(file, _scan(file, {"subject_id": _SUBJECT, "prediction_time": _TIMESTAMP}, _VALUES))
     for name in ("subject_id", "prediction_time"):
         if rows[name].has_nulls():
             raise InputError(f"{file}: a label has no {name}; every row needs one")
@@ -336,7 +323,7 @@ def _classes(value: pl.Series, labels: Path) -> tuple[list[Any], Task]:
     if len(classes) == 1:
         raise InputError(f"{labels}: every {value.name} is {classes[0]}; there is nothing to tell apart")
     names = tuple(str(value) for value in classes)
-    if classes == [0, 1] or (value.dtype == pl.String and len(classes) == 2):
+    if len(classes) == 2:
         return classes, Task(kind="binary", classes=names, metric="auprc")
     return classes, Task(kind="multiclass", classes=names, metric="balanced_accuracy")
 
@@ -386,7 +373,7 @@ def _vocabulary(
         )
     parts = [part for shard in shards for part in shard]
     codes = (
-        pl.concat([_collect(_codes(part), part.file) for part in parts])
+        pl.concat([collect(part.file, _codes(part)) for part in parts])
         .group_by("static", "code")
         .agg(pl.col("rows", "valued", "text", "subjects").sum(), pl.col("measured").any())
         .sort("static", "code")
@@ -457,7 +444,7 @@ def _recordings(
 ) -> Recordings:
     subjects = pl.concat([part.subjects for part in shard])
     ids = subjects["subject_id"].cast(_TEXT).to_numpy()
-    rows = pl.concat([_collect(_kept(part, vocabulary), part.file) for part in shard])
+    rows = pl.concat([collect(part.file, _kept(part, vocabulary)) for part in shard])
     # Sorted to the last column, so that what is averaged is always averaged in one order.
     rows = rows.sort("series", "time", "number", "value")
     events = rows.filter(static=False)

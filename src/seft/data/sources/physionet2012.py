@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from seft.data.archive import extract, unpacked
 from seft.data.assembly import MICROSECONDS_PER_HOUR, Recordings, assemble
 from seft.data.download import RemoteFile, cache_folder, download
-from seft.data.folder import Writer
+from seft.data.folder import Writer, refuse_existing
 from seft.data.schema import Schema, Static, Variable
 from seft.data.sources.pile import Pile, find_folder, piles, stay_files
 from seft.data.split import PaperSplit
@@ -135,6 +135,7 @@ def prepare(
         seed: The seed of an `own` split.
         overwrite: Replace the dataset that is there.
     """
+    refuse_existing(out, overwrite)
     with ExitStack() as stack:
         folder = stack.enter_context(unpacked(raw if raw is not None else downloaded()))
         writer = stack.enter_context(

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from seft.data.archive import unpacked
 from seft.data.assembly import Recordings, assemble
-from seft.data.folder import Writer
+from seft.data.folder import Writer, refuse_existing
 from seft.data.schema import Schema, Static, Variable
 from seft.data.sources.tabular import (
     UNITS,
@@ -99,6 +99,7 @@ def prepare(
         label_columns: The names of the label columns (default: all that have no other meaning).
         overwrite: Replace the dataset that is there.
     """
+    refuse_existing(out, overwrite)
     columns = Columns(
         id=id_column,
         time=time_column,

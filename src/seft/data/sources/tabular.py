@@ -11,6 +11,9 @@ from seft.error import InputError
 
 T = TypeVar("T")
 
+# What polars raises at a damaged file; a few kinds of damage make its Parquet reader panic.
+_UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+
 _SECOND = 1_000_000
 UNITS = {
     "microseconds": 1,
@@ -60,7 +63,7 @@ def open_file(path: Path, needed: dict[str, str]) -> pl.LazyFrame:
 def _reading(path: Path, read: Callable[[], T]) -> T:
     try:
         return read()
-    except pl.exceptions.PolarsError as error:
+    except _UNREADABLE as error:
         message = str(error).strip().splitlines()
         raise InputError(f"{path}: cannot be read: {message[0] if message else 'it is empty'}") from None
 

@@ -22,7 +22,7 @@ HEADS, WIDTH = 2, 3
 
 batches = random_batch(MODALITIES)
 seeds = st.integers(0, 1 << 32)
-often = settings(max_examples=80, deadline=None)
+often = settings(max_examples=60, deadline=None)
 
 Reduction = Callable[[Tensor], Tensor]  # (n, …) -> (…), n may be 0
 Cumulative = Callable[[Tensor, Intervals], Tensor]

@@ -450,6 +450,7 @@ CLEANED = [
     ("Oxygen saturation", 646, "ERROR", "%", None),
     ("Temperature", 678, "98.6", "Deg. F", 37),
     ("Temperature", 676, "98.6", "Deg. C", 37),
+    ("Temperature", 676, "79", "Deg. C", 47 * 5 / 9),
     ("Temperature", 676, "37.2", "Deg. C", 37.2),
     ("Temperature", 678, "78", "Deg. F", 78),  # "F" in lower-cased text never holds: only 79 and more
     ("Weight", 763, "80", "kg", 80),

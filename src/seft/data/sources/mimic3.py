@@ -299,8 +299,7 @@ def _read_tables(raw: Path, notes: Counter[str]) -> Iterator[Part]:
 
 
 def _find_tables(raw: Path) -> dict[str, Path]:
-    files = sorted(raw.iterdir(), reverse=True) if raw.is_dir() else []  # reverse: .csv wins over .csv.gz
-    by_name = {file.name.upper(): file for file in files}
+    by_name = {file.name.upper(): file for file in raw.iterdir()} if raw.is_dir() else {}
     found = {
         table: by_name.get(f"{table}.CSV") or by_name.get(f"{table}.CSV.GZ")
         for table in (*_STAYS, *_DIAGNOSES, *_EVENTS)

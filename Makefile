@@ -18,7 +18,7 @@ demo: setup
 	@echo "a picture of the first series: build/demo/synthetic.png"
 
 test: setup
-	$(BIN)/pytest --numprocesses auto
+	$(BIN)/pytest --numprocesses auto --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .

@@ -8,7 +8,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +21,6 @@ from seft.data.dataset import Dataset, open_dataset
 from seft.data.folder import Folder
 from seft.data.loader import Held, shuffled
 from seft.data.sources import physionet2012, physionet2019
-from seft.data.sources.pile import piles
 
 RESULTS = Path(__file__).parent / "results.md"
 MIB = 2**20
@@ -74,10 +72,7 @@ def reading_2012(raw: Path) -> list[str]:
     splits = dict.fromkeys(died, "train")
 
     def ours() -> int:
-        return sum(
-            len(physionet2012.read_pile(pile, died, splits, Counter()).value)
-            for pile in piles(files, physionet2012.HEADER)
-        )
+        return sum(len(part.value) for part, _ in physionet2012.read(files, died, splits, False))
 
     def line_by_line() -> int:
         number = {variable.name: k for k, variable in enumerate(physionet2012.SCHEMA.variables)}
@@ -116,10 +111,7 @@ def reading_2019(raw: Path) -> list[str]:
     splits = dict.fromkeys(septic, "train")
 
     def ours() -> int:
-        return sum(
-            len(physionet2019.read_pile(pile, splits, septic).value)
-            for pile in piles(files, physionet2019.HEADER)
-        )
+        return sum(len(part.value) for part in physionet2019.read(files, splits, septic))
 
     def bytes_alone() -> int:
         return sum(len(path.read_bytes()) for path in files)

@@ -1,7 +1,8 @@
-"""How everything here is measured: interleaved, several times, with its spread, on a machine that is named."""
+"""How everything here is measured: interleaved, several times, with its spread, on a named machine."""
 
 import os
 import platform
+import re
 import statistics
 import subprocess
 import time
@@ -62,14 +63,8 @@ def peak_memory(arguments: list[str]) -> float:
 
 def machine() -> str:
     """What stands above every table of figures."""
-    cpu = next(
-        (
-            line.split(":", 1)[1].strip()
-            for line in Path("/proc/cpuinfo").open()
-            if line.startswith("model name")
-        ),
-        platform.processor(),
-    )
+    names = re.findall(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    cpu = names[0] if names else platform.processor()
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
     ).stdout.strip()

@@ -117,7 +117,7 @@ def test_times_that_a_batch_could_not_tell_apart_are_one() -> None:
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e39])
 def test_an_infinite_value_is_named(value: float) -> None:
-    with pytest.raises(InputError, match="series s1, variable Temp, 3 h: the value .* is infinite"):
+    with pytest.raises(InputError, match=r"series s1, variable Temp, 3 h: the value .* is infinite"):
         assemble(recordings([(0, 1, 1, 0, 1.0), (1, 3, 3, 2, value)], []), SCHEMA, Counter())
 
 

@@ -1,3 +1,4 @@
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_a_capped_batch_exceeds_its_cap_only_as_a_single_series(
     assert sorted(np.concatenate([*plan, []]).tolist()) == rows.tolist()
     for part in plan:
         assert len(part) == 1 or sum(counts[row] for row in part) <= most
-    for part, following in zip(plan, plan[1:], strict=False):
+    for part, following in pairwise(plan):
         assert sum(counts[row] for row in part) + counts[following[0]] > most, "batches are as full as can be"
 
 

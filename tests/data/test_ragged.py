@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from seft.data import ragged
-from seft.data.batch import Batch
+from seft.data.batch import Batch, segment_of_row
 from seft.data.ragged import Intervals
 from tests.data.random_batch import random_batch
 
@@ -119,7 +119,7 @@ def intervals_of(batch: Batch) -> Intervals:
 
 def alone(batch: Batch, query: int) -> tuple[slice, slice, Intervals]:
     """A query with what it sees and the queries before it, as if nothing else were known."""
-    b = int(ragged.segment_of_row(batch.query_offsets)[query])
+    b = int(segment_of_row(batch.query_offsets)[query])
     queries = slice(int(batch.query_offsets[b]), query + 1)
     seen = batch.query_visible[queries]
     start, count = int(batch.offsets[b]), int(seen[-1])
@@ -506,7 +506,7 @@ def test_elapsed_time_counts_from_the_last_earlier_step_on_a_clock_that_never_ru
 @given(batch=batches, seed=seeds)
 @often
 def test_the_order_of_rows_within_a_moment_does_not_matter_to_steps(batch: Batch, seed: int) -> None:
-    group = ragged.segment_of_row(batch.offsets) * 100 + batch.moment
+    group = segment_of_row(batch.offsets) * 100 + batch.moment
     order = normal(seed, batch.observations).argsort()
     order = order[group[order].argsort(stable=True)]
     shuffled = replace(

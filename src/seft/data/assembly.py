@@ -218,7 +218,8 @@ def _moments(
     running = np.cumsum(later, dtype=np.int32)
     begin = np.cumsum(observations) - observations
     present = observations > 0
-    return running - np.repeat(running[begin[present]], observations[present])
+    moment: NDArray[np.int32] = running - np.repeat(running[begin[present]], observations[present])
+    return moment
 
 
 def _visible(

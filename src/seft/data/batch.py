@@ -63,8 +63,8 @@ class Batch:
         `ids` are the series' names, one a series of this batch; without them its row number is named.
         """
         self._check_shapes()
-        rows = _segment_of_row(self.offsets)
-        queries = _segment_of_row(self.query_offsets)
+        rows = segment_of_row(self.offsets)
+        queries = segment_of_row(self.query_offsets)
 
         def refuse(bad: Tensor, series: Tensor, what: str) -> None:
             if bool(bad.any()):
@@ -145,7 +145,6 @@ class Batch:
         refuse(self.moment[end] == self.moment[end - 1], queries[inside], "a query sees part of a moment")
 
 
-def _segment_of_row(offsets: Tensor) -> Tensor:
+def segment_of_row(offsets: Tensor) -> Tensor:
     """(rows,) int64: the segment that each row belongs to."""
-    counts = offsets[1:] - offsets[:-1]
-    return torch.repeat_interleave(torch.arange(counts.shape[0], device=offsets.device), counts)
+    return torch.arange(offsets.shape[0] - 1, device=offsets.device).repeat_interleave(offsets.diff())

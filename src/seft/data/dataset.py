@@ -2,6 +2,7 @@
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,11 +74,12 @@ class Dataset(Folder):
         label = np.stack(columns, axis=1)
         return label if self.task is None else self.task.encode(label)
 
-    def _gather(self, table: Table, column: str, place: "_Place") -> NDArray[np.generic]:
+    def _gather(self, table: Table, column: str, place: "_Place") -> NDArray[Any]:
         """The rows of a column that `place` names, shard by shard, straight from the mapping."""
         if len(place.parts) == 1:
             shard, source, _ = place.parts[0]
-            return np.take(self.column(table, shard, column), source, mode="clip")
+            taken: NDArray[Any] = np.take(self.column(table, shard, column), source, mode="clip")
+            return taken
         gathered = np.empty(place.offsets[-1], self.column(table, 0, column).dtype)
         for shard, source, target in place.parts:
             gathered[target] = np.take(self.column(table, shard, column), source, mode="clip")
@@ -163,4 +165,6 @@ class _Index:
 def _ranges(begin: NDArray[np.int64], count: NDArray[np.int64]) -> Rows:
     """begin[0], begin[0]+1, … count[0] of them, then begin[1] …"""
     offset = np.cumsum(count) - count
-    return np.arange(count.sum()) + np.repeat(begin - offset, count)
+    rows: Rows = np.repeat(begin - offset, count)
+    rows += np.arange(len(rows))
+    return rows

@@ -95,11 +95,15 @@ class Writer:
         for leftover in self.out.parent.glob(f"{prefix}*"):
             _remove_if_abandoned(leftover)
         self._folder = self.out.parent / f"{prefix}{os.getpid()}"
-        self._folder.mkdir()
-        self._lock = os.open(self._folder, os.O_RDONLY)
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
-        for table in TABLES:
-            (self._folder / table).mkdir()
+        try:
+            self._folder.mkdir()
+            self._lock = os.open(self._folder, os.O_RDONLY)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            for table in TABLES:
+                (self._folder / table).mkdir()
+        except BaseException:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
         return self
 
     def __exit__(
@@ -361,7 +365,7 @@ def _read_header(path: Path) -> dict[str, Any]:
         header = None
     version = header.get("format") if isinstance(header, dict) else None
     newer = isinstance(version, int) and version > FORMAT
-    if not newer and (version != FORMAT or not _KEYS <= header.keys()):
+    if not newer and (version != FORMAT or _KEYS - header.keys()):
         raise InputError(f"{file}: is not readable as a dataset's header; prepare the dataset again")
     if newer:
         raise InputError(

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from seft.data.batch import Batch
+from seft.data.batch import Batch, segment_of_row
 
 _CACHED = 1 << 18  # elements of a temporary that stays in a core's cache
 
@@ -47,11 +47,6 @@ class Steps:
 
 
 # Segments: rows sorted by segment, `offsets` (B+1,). They are what one query sees that sees them all.
-
-
-def segment_of_row(offsets: Tensor) -> Tensor:
-    """(rows,) int64: the segment that each row belongs to."""
-    return torch.arange(offsets.shape[0] - 1, device=offsets.device).repeat_interleave(offsets.diff())
 
 
 def segment_sum(x: Tensor, offsets: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from seft.data.sources import synthetic
 from seft.error import InputError
 
 
-def prepared(at: Path, **options: int) -> Dataset:
-    synthetic.prepare(out=at / "dataset", overwrite=True, **options)
+def prepared(at: Path, *, series: int, hourly: bool = False, seed: int = 0) -> Dataset:
+    synthetic.prepare(out=at / "dataset", series=series, hourly=hourly, seed=seed, overwrite=True)
     return open_dataset(at / "dataset")
 
 

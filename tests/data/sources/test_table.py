@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from seft.data.dataset import Dataset, open_dataset
 from seft.data.sources import table
+from seft.data.sources.tabular import TimeUnit
 from seft.error import InputError
 
 OBSERVATIONS = """id,time,variable,value
@@ -153,7 +154,7 @@ def test_files_and_columns_may_be_named_one_by_one(tmp_path: Path) -> None:
     ("unit", "hours"),
     [("seconds", 1 / 3600), ("minutes", 1 / 60), ("days", 24.0), ("years", 365.25 * 24)],
 )
-def test_numeric_times_are_in_the_unit_given(tmp_path: Path, unit: table.TimeUnit, hours: float) -> None:
+def test_numeric_times_are_in_the_unit_given(tmp_path: Path, unit: TimeUnit, hours: float) -> None:
     found = contents(prepared(folder(tmp_path), time_unit=unit))
     assert [row[0] for row in found["007"]["observations"]] == pytest.approx(
         [0.0, 1.5 * hours, 1.5 * hours, 2 * hours]

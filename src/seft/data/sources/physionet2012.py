@@ -1,7 +1,7 @@
 """PhysioNet/CinC Challenge 2012: in-hospital death, from the first 48 hours of 12,000 stays."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ from seft.data.assembly import MICROSECONDS_PER_HOUR, Recordings, assemble
 from seft.data.download import RemoteFile, cache_folder, download
 from seft.data.folder import Writer, refuse_existing
 from seft.data.schema import Schema, Static, Variable
-from seft.data.sources.pile import Pile, find_folder, piles, stay_files
+from seft.data.sources.pile import Pile, find_folder, in_parallel, piles, stay_files
 from seft.data.split import PaperSplit
 from seft.data.task import Task
 from seft.error import InputError
@@ -146,8 +146,8 @@ def prepare(
         writer.notes["stays without any observation, left out as in the paper"] = len(
             EMPTY_STAYS & died.keys()
         )
-        for pile in piles(record_files(folder, died), HEADER):
-            recordings = read_pile(pile, died, split_of_stay, writer.notes, keep_sentinels)
+        for recordings, notes in read(record_files(folder, died), died, split_of_stay, keep_sentinels):
+            writer.notes.update(notes)
             writer.add(assemble(recordings, SCHEMA, writer.notes))
         writer.finish(
             {
@@ -209,17 +209,22 @@ def record_files(folder: Path, died: dict[str, int]) -> list[Path]:
     return [path for record, path in found.items() if record not in EMPTY_STAYS]
 
 
+def read(
+    files: Sequence[Path], died: dict[str, int], split_of_stay: dict[str, str], keep_sentinels: bool
+) -> Iterator[tuple[Recordings, Counter[str]]]:
+    """The stays of all files, pile by pile, each with its notes."""
+    return in_parallel(
+        lambda pile: read_pile(pile, died, split_of_stay, keep_sentinels), piles(files, HEADER)
+    )
+
+
 def read_pile(
-    pile: Pile,
-    died: dict[str, int],
-    split_of_stay: dict[str, str],
-    notes: Counter[str],
-    keep_sentinels: bool = False,
-) -> Recordings:
+    pile: Pile, died: dict[str, int], split_of_stay: dict[str, str], keep_sentinels: bool
+) -> tuple[Recordings, Counter[str]]:
     """Some stays as plain columns; every row becomes an observation, a fact, or a count in the notes."""
     stays = [path.stem for path in pile.paths]
     table = _parse(pile)
-    notes["rows with a blank parameter name, dropped"] += table["parameter"].null_count()
+    notes = Counter({"rows with a blank parameter name, dropped": table["parameter"].null_count()})
     parameter = table["parameter"].to_physical().fill_null(len(_PARAMETER.categories)).to_numpy()
     record = parameter == SCHEMA.modalities
     stay = np.cumsum(record, dtype=np.int32) - np.int32(1)
@@ -229,9 +234,9 @@ def read_pile(
     observed = parameter < SCHEMA.modalities
     if not keep_sentinels:
         unmeasured = observed & (value == NOT_MEASURED)
-        notes["values of -1 (not measured), dropped"] += int(unmeasured.sum())
+        notes["values of -1 (not measured), dropped"] = int(unmeasured.sum())
         observed &= ~unmeasured
-    return Recordings(
+    recordings = Recordings(
         id=np.array(stays),
         group=np.array(stays),
         split=np.array([split_of_stay[name] for name in stays]),
@@ -244,6 +249,7 @@ def read_pile(
         query_time=np.full(len(stays), HORIZON),
         label=np.array([[died[name]] for name in stays], dtype=np.float32),
     )
+    return recordings, notes
 
 
 def _parse(pile: Pile) -> pl.DataFrame:

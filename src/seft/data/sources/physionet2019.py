@@ -2,19 +2,21 @@
 
 import math
 import os
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from seft.data.archive import extract, unpacked
 from seft.data.assembly import MICROSECONDS_PER_HOUR, Recordings, assemble
 from seft.data.download import RemoteFile, cache_folder, download
 from seft.data.folder import Writer, refuse_existing
 from seft.data.schema import Schema, Static, Variable
-from seft.data.sources.pile import Pile, find_folder, piles, stay_files
+from seft.data.sources.pile import Pile, find_folder, in_parallel, piles, stay_files
 from seft.data.split import PaperSplit
 from seft.data.task import Task
 from seft.error import InputError
@@ -126,8 +128,7 @@ def prepare(
         writer.notes["stays without admission time or observations, left out as in the paper"] = len(
             files
         ) - len(kept)
-        for pile in piles(kept, HEADER):
-            recordings = read_pile(pile, split_of_stay, septic)
+        for recordings in read(kept, split_of_stay, septic):
             writer.add(assemble(recordings, SCHEMA, writer.notes))
         writer.finish(
             {
@@ -175,11 +176,18 @@ def septic_at_the_end(path: Path) -> int:
     return int(end[1:])
 
 
+def read(
+    files: Sequence[Path], split_of_stay: dict[str, str], septic: dict[str, int]
+) -> Iterator[Recordings]:
+    """The stays of all files, pile by pile."""
+    return in_parallel(lambda pile: read_pile(pile, split_of_stay, septic), piles(files, HEADER))
+
+
 def read_pile(pile: Pile, split_of_stay: dict[str, str], septic: dict[str, int]) -> Recordings:
     """Some stays as plain columns: each number of a row is an observation at the row's hour."""
     stays = [path.stem for path in pile.paths]
-    table = _parse(pile)
     rows = np.array(pile.line_counts())
+    table = _parse(pile, rows)
     stay = np.repeat(np.arange(len(stays), dtype=np.int32), rows)
     first = np.cumsum(rows) - rows
     time = np.rint(table["ICULOS"].to_numpy() * np.float64(MICROSECONDS_PER_HOUR)).astype(np.int64)
@@ -187,8 +195,10 @@ def read_pile(pile: Pile, split_of_stay: dict[str, str], septic: dict[str, int])
     for name, positive in zip(stays, np.maximum.reduceat(label, first).tolist(), strict=True):
         if positive != septic[name]:
             raise InputError(f"{pile.paths[stays.index(name)]}: a SepsisLabel of 1 is followed by a 0")
-    matrix = table.select(COLUMNS[: SCHEMA.modalities]).to_numpy()
-    row, modality = np.nonzero(~np.isnan(matrix))
+    # Row after row in memory, so that what is found in it is in order already.
+    matrix = np.ascontiguousarray(table.select(COLUMNS[: SCHEMA.modalities]).to_numpy()).ravel()
+    found = np.flatnonzero(~np.isnan(matrix))
+    row = found // SCHEMA.modalities
     age, gender, admitted = table.select("Age", "Gender", "HospAdmTime")[first].to_numpy().T
     return Recordings(
         id=np.array(stays),
@@ -197,16 +207,16 @@ def read_pile(pile: Pile, split_of_stay: dict[str, str], septic: dict[str, int])
         static=np.column_stack([age, gender == 0, gender == 1, admitted]).astype(np.float32),
         series=stay[row],
         time=time[row],
-        modality=modality.astype(np.int32),
-        value=matrix[row, modality],
+        modality=(found - row * SCHEMA.modalities).astype(np.int32),
+        value=matrix[found],
         query_series=stay,
         query_time=time,
         label=label[:, None],
     )
 
 
-def _parse(pile: Pile) -> pl.DataFrame:
-    """The rows of all files as float32; what is not measured is NaN or null."""
+def _parse(pile: Pile, rows: NDArray[np.int64]) -> pl.DataFrame:
+    """The `rows` of each file, as float32; what is not measured is NaN or null."""
     try:
         table = pl.read_csv(
             pile.text,
@@ -218,7 +228,7 @@ def _parse(pile: Pile) -> pl.DataFrame:
     except pl.exceptions.PolarsError:
         raise _unreadable_row(pile) from None
     needed = table.select("ICULOS", "SepsisLabel")
-    whole = len(table) == sum(pile.line_counts()) and min(pile.line_counts()) > 0
+    whole = len(table) == rows.sum() and rows.min() > 0
     if not whole or not needed.select(pl.all_horizontal(pl.all().is_finite().all())).item():
         raise _unreadable_row(pile)
     return table

@@ -153,8 +153,13 @@ def _observations(
         )
     series, hour = np.nonzero(generator.random(severity.shape) < 0.1 * _sigmoid(2 * severity - 2))
     parts.append((series, hour, np.full(len(series), _VASOPRESSOR), np.ones(len(series))))
-    all_series, all_hours, modalities, values = zip(*parts, strict=True)
-    return tuple(map(np.concatenate, (all_series, all_hours, modalities, values)))
+    all_series, hours, modalities, values = zip(*parts, strict=True)
+    return (
+        np.concatenate(all_series),
+        np.concatenate(hours),
+        np.concatenate(modalities),
+        np.concatenate(values),
+    )
 
 
 def _labelled(rows: Rows, generator: np.random.Generator) -> Rows:
@@ -205,8 +210,10 @@ def _sum_seen(rows: Rows, x: NDArray[np.float64]) -> NDArray[np.float64]:
     """(Q,) the sum of `x` over the rows that each query sees."""
     running = np.concatenate(([0.0], np.cumsum(x)))
     begin = (np.cumsum(rows.observations) - rows.observations)[rows.recordings.query_series]
-    return running[begin + rows.visible] - running[begin]
+    seen: NDArray[np.float64] = running[begin + rows.visible] - running[begin]
+    return seen
 
 
 def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(1.0 / (1.0 + np.exp(-x)))
+    probability: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-x))
+    return probability

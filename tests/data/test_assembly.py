@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seft.data.assembly import MICROSECONDS_PER_HOUR, Combine, Recordings, assemble
+from seft.data.assembly import MICROSECONDS_PER_HOUR, Recordings, assemble
 from seft.data.schema import Schema, Variable
 from seft.error import InputError
 
@@ -48,13 +48,12 @@ def recordings(
 @given(
     st.lists(observation, max_size=25),
     st.lists(query, max_size=8, unique=True),
-    st.sampled_from(["mean", "max"]),
 )
 def test_rows_are_those_of_a_plain_loop(
-    observations: list[tuple[int, int, int, int, float]], queries: list[tuple[int, int]], combine: Combine
+    observations: list[tuple[int, int, int, int, float]], queries: list[tuple[int, int]]
 ) -> None:
     notes: Counter[str] = Counter()
-    rows = assemble(recordings(observations, queries), SCHEMA, notes, combine)
+    rows = assemble(recordings(observations, queries), SCHEMA, notes)
 
     together: dict[tuple[int, int, int, int], list[float]] = defaultdict(list)
     for series, time, arrival, modality, value in observations:
@@ -63,7 +62,7 @@ def test_rows_are_those_of_a_plain_loop(
     expected = []
     for (series, arrival, time, modality), values in sorted(together.items()):
         mean = sum(values) / len(values)
-        merged = sum(values) if modality == 1 else max(values) if combine == "max" else mean
+        merged = sum(values) if modality == 1 else mean
         expected.append((series, arrival, time, modality, np.float32(merged)))
     own = rows.recordings
     found = zip(

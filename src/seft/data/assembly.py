@@ -5,7 +5,6 @@ What a query sees is decided here, once, on whole microseconds; nothing after th
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,6 @@ from seft.error import InputError
 
 MICROSECONDS_PER_HOUR = 3_600_000_000
 
-Combine = Literal["mean", "max"]  # what becomes of two measurements of one variable at one time
 Strings = NDArray[np.str_] | NDArray[np.object_]
 
 
@@ -59,12 +57,12 @@ class Rows:
     visible: NDArray[np.int64]  # (Q,) the query sees the first so many rows of its series
 
 
-def assemble(recordings: Recordings, schema: Schema, notes: Counter[str], combine: Combine = "mean") -> Rows:
+def assemble(recordings: Recordings, schema: Schema, notes: Counter[str]) -> Rows:
     """Sort, drop what has no value, merge what is simultaneous; `notes` counts what was changed."""
     recordings = _with_finite_values(recordings, schema, notes)
     arrival = _arrival(recordings, notes)
     recordings, arrival = _sorted_observations(recordings, arrival)
-    recordings, arrival = _merged(recordings, arrival, schema, notes, combine)
+    recordings, arrival = _merged(recordings, arrival, schema, notes)
     recordings = _sorted_queries(recordings)
     series_count = len(recordings.id)
     observations = np.bincount(recordings.series, minlength=series_count)
@@ -152,13 +150,9 @@ def _ascending(keys: tuple[NDArray[np.int32] | NDArray[np.int64], ...]) -> bool:
 
 
 def _merged(
-    recordings: Recordings,
-    arrival: NDArray[np.int64],
-    schema: Schema,
-    notes: Counter[str],
-    combine: Combine,
+    recordings: Recordings, arrival: NDArray[np.int64], schema: Schema, notes: Counter[str]
 ) -> tuple[Recordings, NDArray[np.int64]]:
-    """One row for each (arrival, time, modality): events add up, measurements are combined.
+    """One row for each (arrival, time, modality): events add up, measurements are averaged.
 
     Times within a moment are told apart as the float32 hours of a batch, so that unique here is unique
     there.
@@ -178,11 +172,9 @@ def _merged(
     size = np.diff(first, append=len(value))
     total = np.add.reduceat(value, first)
     event = np.array([variable.event for variable in schema.variables])[recordings.modality[first]]
-    measured = np.maximum.reduceat(value, first) if combine == "max" else total / size
-    verb = "their largest kept" if combine == "max" else "averaged"
-    notes[f"simultaneous measurements of one variable, {verb}"] += int(size[~event & (size > 1)].sum())
+    notes["simultaneous measurements of one variable, averaged"] += int(size[~event & (size > 1)].sum())
     notes["simultaneous events of one kind, added up"] += int(size[event & (size > 1)].sum())
-    merged = np.where(event, total, measured).astype(np.float32)
+    merged = np.where(event, total, total / size).astype(np.float32)
     return replace(_keep(recordings, first), value=merged), arrival[first]
 
 

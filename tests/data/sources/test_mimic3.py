@@ -840,11 +840,10 @@ def refused(raw: Path, tmp_path: Path) -> str:
 
 def test_a_folder_of_neither_kind_names_all_that_is_missing(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
-    for raw in (tmp_path / "raw", tmp_path / "nowhere"):
-        message = refused(raw, tmp_path)
-        assert str(raw) in message
-        for name in HEADERS:
-            assert name in message
+    message = refused(tmp_path / "raw", tmp_path)
+    assert str(tmp_path / "raw") in message
+    for name in HEADERS:
+        assert name in message
 
 
 def test_a_missing_table_is_named(hospital: Hospital, tmp_path: Path) -> None:

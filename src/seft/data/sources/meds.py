@@ -47,15 +47,15 @@ def prepare(
     min_frequency: float = 0.001,
     overwrite: bool = False,
 ) -> None:
-    """Prepare a MEDS 0.4 dataset: a series a subject, a query a prediction time.
+    """Any MEDS 0.4 dataset: a series a subject, codes as variables, a query at every prediction time.
 
     Args:
-        raw: the root of the MEDS dataset, with the folders data and metadata
-        out: the dataset folder to write
-        labels: a MEDS label folder or file of one task; without it, one unlabelled query a subject stands
-            at its last arrival
-        min_frequency: the share of training subjects that must have a code for it to be kept
-        overwrite: replace the dataset at out
+        raw: The root of the MEDS dataset, with the folders data and metadata.
+        out: The dataset folder to make.
+        labels: A MEDS label folder or file of one task; without it, one unlabelled query a subject stands
+            at its last arrival.
+        min_frequency: The share of training subjects that must have a code for it to be kept.
+        overwrite: Replace the dataset that is there.
     """
     if not 0 <= min_frequency <= 1:
         raise InputError(f"min_frequency is a share of subjects, so {min_frequency} must lie within 0 and 1")

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from seft.data.archive import unpacked
 from seft.data.assembly import MICROSECONDS_PER_HOUR, Recordings, assemble
-from seft.data.folder import Writer
+from seft.data.folder import Writer, refuse_existing
 from seft.data.schema import Schema, Static, Variable
 from seft.data.task import Task
 from seft.error import InputError
@@ -25,12 +26,12 @@ from seft.error import InputError
 SCHEMA = Schema(
     variables=(
         Variable(name="Weight", unit="kg"),
-        Variable(name="Heart Rate", unit="bpm"),
+        Variable(name="Heart Rate", unit="1/min"),
         Variable(name="Mean blood pressure", unit="mmHg"),
         Variable(name="Diastolic blood pressure", unit="mmHg"),
         Variable(name="Systolic blood pressure", unit="mmHg"),
         Variable(name="Oxygen saturation", unit="%"),
-        Variable(name="Respiratory rate", unit="insp/min"),
+        Variable(name="Respiratory rate", unit="1/min"),
         Variable(name="Capillary refill rate", unit="0 normal, 1 delayed"),
         Variable(name="Glucose", unit="mg/dL"),
         Variable(name="pH"),
@@ -113,24 +114,28 @@ class Part:
 
 
 def prepare(*, raw: Path, out: Path, outlier_ranges: bool = False, overwrite: bool = False) -> None:
-    """Prepare MIMIC-III: a series a stay in intensive care of 48 hours or more, one query at 48 hours.
+    """MIMIC-III: 16 variables, one query at 48 h, in-hospital death; from its tables, without binning.
 
     Args:
-        raw: the folder of MIMIC-III's tables (.csv or .csv.gz, the full database or its demo), or the
-            in-hospital-mortality folder that the mimic3-benchmarks code writes
-        out: the dataset folder to write
-        outlier_ranges: drop outliers and clip what is implausible, by the ranges of the benchmark
-        overwrite: replace the dataset at out
+        raw: The folder (or archive) of MIMIC-III's tables (.csv or .csv.gz, the full database or its
+            demo), or the in-hospital-mortality folder that the mimic3-benchmarks code writes.
+        out: The dataset folder to make.
+        outlier_ranges: Drop outliers and clip what is implausible, by the ranges of the benchmark.
+        overwrite: Replace the dataset that is there.
     """
-    written_by_benchmark = any((raw / name).is_file() for name in _LISTS)
-    with Writer(out, source="mimic3", schema=SCHEMA, task=TASK, overwrite=overwrite) as writer:
+    refuse_existing(out, overwrite)
+    with (
+        unpacked(raw) as folder,
+        Writer(out, source="mimic3", schema=SCHEMA, task=TASK, overwrite=overwrite) as writer,
+    ):
+        written_by_benchmark = any((folder / name).is_file() for name in _LISTS)
         read = _read_benchmark if written_by_benchmark else _read_tables
-        for part in read(raw, writer.notes):
+        for part in read(folder, writer.notes):
             measured = _as_numbers(part.measured, writer.notes)
             if outlier_ranges:
                 measured = _within_ranges(measured, writer.notes)
             recordings = _recordings(part.stays, measured)
-            writer.add(assemble(recordings, SCHEMA, writer.notes, combine="max"))
+            writer.add(assemble(recordings, SCHEMA, writer.notes))
         writer.finish(
             {
                 "title": "MIMIC-III Clinical Database, in-hospital mortality after 48 hours",

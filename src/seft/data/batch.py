@@ -117,6 +117,8 @@ class Batch:
         refuse((step < 0) | (step > 1), rows[1:], "its moments do not ascend by ones")
         later = ~first[1:]
         refuse(later & (self.arrival[1:] < self.arrival[:-1]), rows[1:], "its arrivals do not ascend")
+        same = later & (self.moment[1:] == self.moment[:-1])
+        refuse(same & (self.arrival[1:] != self.arrival[:-1]), rows[1:], "a moment has two arrivals")
         order = torch.argsort(self.modality.long(), stable=True)
         for key in (self.time, self.moment, rows):
             order = order[torch.argsort(key[order], stable=True)]

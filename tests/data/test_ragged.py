@@ -263,7 +263,7 @@ def test_a_query_weighs_what_it_sees_by_softmax(shape: tuple[int, ...], batch: B
         return stack([softmax_sum_of(logits[rows], values[rows]) for rows in sights(batch)], like)
 
     def ours(logits: Tensor, values: Tensor) -> Tensor:
-        return ragged.cumulative_softmax_sum(logits, values, intervals_of(batch))
+        return ragged.cumulative_softmax(logits, values, intervals_of(batch))[1]
 
     values = normal(seed + 1, batch.observations, *shape)
     for logits in (normal(seed, batch.observations, HEADS), tied(seed, batch.observations, HEADS)):
@@ -283,10 +283,10 @@ def test_a_query_sees_what_a_series_that_ends_with_it_holds(
 
 def reductions_in_float32() -> list[Cumulative]:
     def weighted(x: Tensor, intervals: Intervals) -> Tensor:
-        return ragged.cumulative_softmax_sum(x, x.flip(1), intervals)
+        return ragged.cumulative_softmax(x, x.flip(1), intervals)[1]
 
     def weighted_by_head(x: Tensor, intervals: Intervals) -> Tensor:
-        return ragged.cumulative_softmax_sum(x, x[:, :, None] * x[:, None], intervals)
+        return ragged.cumulative_softmax(x, x[:, :, None] * x[:, None], intervals)[1]
 
     return [cumulative for _, cumulative, _ in REDUCTIONS] + [weighted, weighted_by_head]
 
@@ -334,7 +334,7 @@ def test_large_logits_stay_finite(batch: Batch, seed: int) -> None:
     sign = normal(seed, batch.observations, HEADS).sign().float()
     logits = (1e4 * sign).requires_grad_()
     values = normal(seed, batch.observations, WIDTH).float().requires_grad_()
-    y = ragged.cumulative_softmax_sum(logits, values, intervals_of(batch))
+    y = ragged.cumulative_softmax(logits, values, intervals_of(batch))[1]
     total = ragged.cumulative_logsumexp(logits, intervals_of(batch))
     weights = ragged.segment_softmax(logits, batch.offsets)
     found = torch.autograd.grad(
@@ -350,7 +350,7 @@ def test_a_row_without_weight_is_left_out_whatever_its_values_hold() -> None:
     logits = torch.tensor([[0.0], [-inf], [0.0], [-inf]], requires_grad=True)
     values = torch.tensor([[1.0], [inf], [3.0], [nan]], requires_grad=True)
     intervals = ragged.between_queries(torch.tensor([0, 4]), torch.tensor([2, 4]), torch.tensor([0, 2]))
-    y = ragged.cumulative_softmax_sum(logits, values, intervals)
+    y = ragged.cumulative_softmax(logits, values, intervals)[1]
     d_logits, d_values = torch.autograd.grad(y.sum(), [logits, values])
     assert y.flatten().tolist() == [1, 2]
     assert d_logits.flatten().tolist() == [-0.5, 0, 0.5, 0]
@@ -363,7 +363,7 @@ def test_the_gradient_is_the_same_in_parts_of_any_size(monkeypatch: pytest.Monke
     found = []
     for cached in (1, 100, 1 << 18):
         monkeypatch.setattr(ragged, "_CACHED", cached)
-        y = ragged.cumulative_softmax_sum(logits, values, intervals)
+        y = ragged.cumulative_softmax(logits, values, intervals)[1]
         found.append(torch.autograd.grad(y.square().sum(), [logits, values]))
     assert_close(found[0], found[2])
     assert_close(found[1], found[2])

@@ -189,22 +189,28 @@ def cumulative_logsumexp(x: Tensor, intervals: Intervals) -> Tensor:
     """(N, …) -> (Q, …): log Σ_j exp(x_j) over what each query sees, -inf where it sees nothing."""
     weight, peak, decay = _exponentials(x, intervals)
     total = scan_linear(_sum(weight, intervals), decay, intervals.query_offsets)
-    nothing = total == 0
-    return torch.where(nothing, -inf, torch.where(nothing, 1, total).log() + peak).to(x.dtype)
+    return _log(total, peak).to(x.dtype)
 
 
-def cumulative_softmax_sum(logits: Tensor, values: Tensor, intervals: Intervals) -> Tensor:
-    """Σ_j softmax(e)_j v_j over what each query sees, 0 where it sees nothing or only logits of -inf.
+def cumulative_softmax(logits: Tensor, values: Tensor, intervals: Intervals) -> tuple[Tensor, Tensor]:
+    """log Σ_j exp(e_j) and Σ_j softmax(e)_j v_j over what each query sees.
 
-    logits (N, H), values (N, H, D), or (N, D) for all heads -> (Q, H, D). A row of weight 0 is left out,
-    whatever its values hold.
+    logits (N, H), values (N, H, D), or (N, D) for all heads -> (Q, H), -inf where a query sees nothing or
+    only logits of -inf, and (Q, H, D), 0 there. A row of weight 0 is left out, whatever its values hold.
     """
-    weight, _, decay = _exponentials(logits, intervals)
+    weight, peak, decay = _exponentials(logits, intervals)
     total = scan_linear(_sum(weight, intervals), decay, intervals.query_offsets)
     by_head = values[:, None] if values.dim() == 2 else values
     state: Tensor = _WeightedSum.apply(weight, by_head, intervals)  # type: ignore[no-untyped-call]
     state = scan_linear(state, decay, intervals.query_offsets)
-    return (state / torch.where(total == 0, 1, total)[..., None]).to(values.dtype)
+    mean = (state / torch.where(total == 0, 1, total)[..., None]).to(values.dtype)
+    return _log(total, peak).to(logits.dtype), mean
+
+
+def _log(total: Tensor, peak: Tensor) -> Tensor:
+    """The logarithm of a sum of exponentials whose largest was `peak`."""
+    nothing = total == 0
+    return torch.where(nothing, -inf, torch.where(nothing, 1, total).log() + peak)
 
 
 class _Sum(Function):

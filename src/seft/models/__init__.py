@@ -1,0 +1,1 @@
+"""One file a model, its config above it; what they share beside them."""

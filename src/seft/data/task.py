@@ -55,20 +55,28 @@ class Task:
         names = self.classes[1:] if self.kind == "binary" else self.classes
         return dict(zip(names, (label == 1).sum(0).tolist(), strict=True))
 
-    def loss(self, logits: "Tensor", label: "Tensor") -> tuple["Tensor", "Tensor"]:
+    def loss(
+        self, logits: "Tensor", label: "Tensor", class_weights: "Tensor | None" = None
+    ) -> tuple["Tensor", "Tensor"]:
         """(Q, C) logits and labels to the sum of the losses and the number of scored labels.
 
         Their quotient is the loss; kept apart so that several processes can add both up first.
+        `class_weights`, one a class, multiply the losses of the labels of that class.
         """
         # Not at the top: preparing needs tasks, but not the second that importing torch takes.
         from torch.nn import functional
 
         if self.kind == "multiclass":
             scored = ~label.isnan().any(1)
-            return functional.cross_entropy(logits[scored], label[scored], reduction="sum"), scored.sum()
-        scored = ~label.isnan()
-        loss = functional.binary_cross_entropy_with_logits(logits[scored], label[scored], reduction="sum")
-        return loss, scored.sum()
+            target = label[scored]
+            loss = functional.cross_entropy(logits[scored], target, reduction="none")
+            weight = None if class_weights is None else target @ class_weights
+        else:
+            scored = ~label.isnan()
+            target = label[scored]
+            loss = functional.binary_cross_entropy_with_logits(logits[scored], target, reduction="none")
+            weight = None if class_weights is None else class_weights[target.long()]
+        return (loss if weight is None else loss * weight).sum(), scored.sum()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"classes": list(self.classes)}

@@ -68,9 +68,9 @@ class Model(Scorer, nn.Module):
     def adapt(self, batches: Iterable[Batch]) -> None:
         """One pass over training batches, before the first step: what is normalised by, time scales."""
 
-    def objective(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def objective(self, batch: Batch, class_weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """The sum of the losses and the count of scored labels, which training divides by."""
-        return self.task.loss(self(batch), batch.label)
+        return self.task.loss(self(batch), batch.label, class_weights)
 
     @abstractmethod
     def start(self, static: Tensor) -> State:

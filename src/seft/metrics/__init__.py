@@ -1,0 +1,1 @@
+"""Numbers from (label, score) arrays alone."""

@@ -1,0 +1,1 @@
+"""Training: one plain loop that resumes where it stopped."""

@@ -4,7 +4,9 @@ import json as json_format
 import sys
 from collections.abc import Callable
 from difflib import get_close_matches
+from errno import ENOSPC
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,7 +56,8 @@ def _inspect(
     if json:
         print(json_format.dumps(facts, indent=1, ensure_ascii=False))
     else:
-        Console(width=None if sys.stdout.isatty() else 130).print(render(facts))
+        width = None if sys.stdout.isatty() else 130
+        Console(width=width, markup=False, highlight=False).print(render(facts))
     if plot is not None:
         draw(folder, plot)
 
@@ -93,6 +96,8 @@ def _choose(
 
 def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode shows what it can
     try:
         if arguments == ["--version"]:
             print(f"seft {seft.__version__}")
@@ -105,7 +110,8 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:
         # A full disk, a folder that may not be written: the machine's answer, not a fault of ours.
         where = f"{error.filename}: " if error.filename else ""
-        _stop(f"{where}{error.strerror or error}", 2)
+        advice = "; free some, or choose another place" if error.errno == ENOSPC else ""
+        _stop(f"{where}{error.strerror or error}{advice}", 2)
     except KeyboardInterrupt:
         _stop("interrupted; nothing was left half-made", 130)
 

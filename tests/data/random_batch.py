@@ -49,7 +49,7 @@ def random_batch(draw: st.DrawFn, modalities: int = 3, series: int = 4) -> Batch
         modality=modality_.int(),
         moment=moment_.int(),
         offsets=torch.tensor(offsets),
-        static=torch.tensor([[random.choice([0, 1, nan])] * 2 for _ in shapes]).view(-1, 2),
+        static=torch.tensor([[random.choice([0.0, 1.0, nan])] * 2 for _ in shapes]).view(-1, 2),
         query_time=torch.tensor([time for time, _, _ in queries], dtype=torch.float32),
         query_visible=torch.tensor([sees for _, sees, _ in queries], dtype=torch.int64),
         query_offsets=torch.tensor(query_offsets),

@@ -1,4 +1,5 @@
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seft.data.assembly import MICROSECONDS_PER_HOUR, Recordings, assemble
-from seft.data.schema import Schema, Variable
+from seft.data.schema import Schema, Static, Variable
 from seft.error import InputError
 
 HOUR = MICROSECONDS_PER_HOUR
@@ -103,6 +104,21 @@ def test_what_arrives_at_the_querys_own_microsecond_is_seen() -> None:
     assert assemble(given_at, SCHEMA, Counter()).visible.tolist() == [2]
 
 
+def test_whatever_stands_between_them_close_times_become_one() -> None:
+    """Two variables in turn, microseconds apart and known at one moment: (A, B, A, B) is (A, B)."""
+    far = 200_000
+    rows = recordings([(0, far, far, number % 2 * 2, float(number)) for number in range(6)], [])
+    rows.time[:] += np.arange(6)
+    assert rows.arrival is not None
+    rows.arrival[:] += 10
+    notes: Counter[str] = Counter()
+    assembled = assemble(rows, SCHEMA, notes)
+    assert assembled.recordings.modality.tolist() == [0, 2]
+    assert assembled.recordings.value.tolist() == [2.0, 3.0]
+    assert notes["measurements known at one moment, too close in time for float32 hours, averaged"] == 6
+    assert notes["simultaneous measurements of one variable, averaged"] == 0
+
+
 def test_times_that_a_batch_could_not_tell_apart_are_one() -> None:
     """Ten years into a series, float32 hours are half a minute apart."""
     decade = 10 * 365 * 24
@@ -118,6 +134,13 @@ def test_times_that_a_batch_could_not_tell_apart_are_one() -> None:
 def test_an_infinite_value_is_named(value: float) -> None:
     with pytest.raises(InputError, match=r"series s1, variable Temp, 3 h: the value .* is infinite"):
         assemble(recordings([(0, 1, 1, 0, 1.0), (1, 3, 3, 2, value)], []), SCHEMA, Counter())
+
+
+def test_an_infinite_static_is_named() -> None:
+    given = replace(recordings([], []), static=np.array([[1.0], [np.inf], [np.nan]], np.float32))
+    schema = replace(SCHEMA, statics=(Static(name="Age"),))
+    with pytest.raises(InputError, match="series s1: the static Age is infinite"):
+        assemble(given, schema, Counter())
 
 
 def test_two_queries_at_one_time_are_refused() -> None:

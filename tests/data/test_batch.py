@@ -78,6 +78,18 @@ VIOLATIONS: dict[str, tuple[Callable[[Batch], Batch], str]] = {
         lambda b: replace(b, value=changed(b.value, 0, -INF)),
         "series a: a value is not finite",
     ),
+    "an infinite static": (
+        lambda b: replace(b, static=torch.tensor([[NAN], [INF], [2.0]])),
+        "series b: a static is infinite",
+    ),
+    "a column of another type": (
+        lambda b: replace(b, modality=b.modality.long()),
+        "batch: modality is torch.int64 and must be torch.int32",
+    ),
+    "a label without columns": (
+        lambda b: replace(b, label=b.label[:, 0]),
+        "batch: static and label must have a row each and columns",
+    ),
     "a modality too large": (
         lambda b: replace(b, modality=changed(b.modality, 3, 2)),
         "series c: a modality lies outside 0 … 1",

@@ -77,6 +77,12 @@ def test_changing_a_batch_changes_nothing_on_disk(dataset: Dataset) -> None:
     assert again.static.nan_to_num().abs().sum() > 0
 
 
+@pytest.mark.parametrize("rows", [[-1], [60], [0.5], [True]])
+def test_rows_that_are_none_are_refused(dataset: Dataset, rows: list[float]) -> None:
+    with pytest.raises(IndexError, match="whole numbers from 0 to 59"):
+        dataset.batch(np.array(rows))
+
+
 def test_splits_are_the_rows_that_say_so(dataset: Dataset) -> None:
     series = table(dataset, "series")
     for name in ("train", "val", "test"):

@@ -80,6 +80,27 @@ def test_a_folder_without_a_header_is_no_dataset(tmp_path: Path) -> None:
         Folder(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("shards", []),
+        ("shards", [{}]),
+        ("shards", None),
+        ("schema", []),
+        ("task", {}),
+        ("task", {"kind": "binary", "colour": "red"}),
+        ("splits", {"train": {}}),
+        ("notes", 3),
+    ],
+)
+def test_a_header_with_a_wrong_part_is_named(tmp_path: Path, key: str, value: object) -> None:
+    write(tmp_path / "d")
+    file = tmp_path / "d" / "dataset.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
+    with pytest.raises(InputError, match=r"dataset.json: is not readable"):
+        Folder(tmp_path / "d")
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "{", '{"format": "x"}', '{"format": 1}'])
 def test_a_header_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "dataset.json").write_text(text)
@@ -146,6 +167,33 @@ def test_what_is_no_dataset_is_never_overwritten(tmp_path: Path) -> None:
     ):
         pass
     assert (tmp_path / "home" / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_dataset_with_somebodys_own_files_in_it_is_not_overwritten(tmp_path: Path) -> None:
+    write(tmp_path / "d")
+    (tmp_path / "d" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"holds notes.txt beside the dataset, so it is not overwritten"):
+        write(tmp_path / "d")
+    assert (tmp_path / "d" / "notes.txt").read_text() == "mine"
+
+
+def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
+    write(tmp_path / "real", seed=1)
+    before = (tmp_path / "real" / "observations" / "00000.arrow").read_bytes()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write(tmp_path / "link", seed=2)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "observations" / "00000.arrow").read_bytes() != before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_folders_made_for_nothing_are_removed(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InputError, match="no series found"),
+        Writer(tmp_path / "a" / "b" / "d", source="x", schema=SCHEMA, task=BINARY) as writer,
+    ):
+        writer.finish({})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_leaves_nothing_and_keeps_what_was_there(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib.image
@@ -8,10 +9,15 @@ import polars as pl
 import pytest
 from rich.console import Console
 
+from seft.cli import main
+from seft.data.assembly import assemble
 from seft.data.dataset import Dataset
+from seft.data.folder import Writer
 from seft.data.inspection import plot, render, sparkline, summary
+from seft.data.schema import Schema, Variable
 from seft.data.task import Task
-from tests.data.example import write
+from seft.error import InputError
+from tests.data.example import BINARY, recordings, write
 
 
 @pytest.fixture(scope="module")
@@ -88,12 +94,28 @@ def test_people_see_every_split_variable_and_note(dataset: Dataset) -> None:
     [
         ([], ""),
         ([3.0], "█"),
+        ([0.0, 1.0], "█" + " " * 10 + "█"),
         (np.repeat(np.arange(12.0), 50).tolist(), "████████████"),
         ([0.0] * 700 + [1.0] * 100, "█" + " " * 10 + "▂"),
     ],
 )
 def test_a_sparkline_is_a_histogram(values: list[float], expected: str) -> None:
     assert sparkline(np.array(values, np.float32)) == expected
+
+
+def test_names_are_shown_as_they_are_and_not_as_markup(tmp_path: Path) -> None:
+    odd = Schema(variables=(Variable(name="HR [bpm]"), Variable(name="a[/red]"), Variable(name="$x_$")))
+    with Writer(tmp_path / "d", source="x", schema=odd, task=BINARY) as writer:
+        part = replace(recordings(9), static=np.zeros((9, 0), np.float32))
+        writer.add(assemble(part, odd, writer.notes))
+        writer.finish({})
+    main(["inspect", str(tmp_path / "d"), "--plot", str(tmp_path / "x.png")])
+    assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_a_picture_of_an_unknown_kind_is_refused(dataset: Dataset, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"x.xyz: pictures end in .*\.png"):
+        plot(dataset, tmp_path / "x.xyz")
 
 
 def test_the_plot_is_a_picture_with_ink_on_it(dataset: Dataset, tmp_path: Path) -> None:

@@ -72,6 +72,19 @@ def test_the_papers_steps_an_epoch() -> None:
     assert balanced_steps([25_813 - 1877, 1877], 64) == 176
 
 
+@pytest.mark.parametrize(("kinds", "size"), [(2, 3), (3, 4), (3, 64)])
+def test_over_an_epoch_no_class_is_favoured(kinds: int, size: int) -> None:
+    classes = np.arange(600) % kinds
+    plan = balanced(np.arange(600), classes, size, seed=0, epoch=0)
+    totals = np.bincount(classes[np.concatenate(plan)], minlength=kinds)
+    assert totals.max() - totals.min() <= kinds
+
+
+def test_a_balanced_batch_must_hold_every_class() -> None:
+    with pytest.raises(InputError, match="a balanced batch of 2 cannot hold each of the 3 classes"):
+        balanced(np.arange(9), np.arange(9) % 3, 2, seed=0, epoch=0)
+
+
 def test_balancing_needs_two_classes() -> None:
     with pytest.raises(InputError, match="two classes at least"):
         balanced(np.arange(4), np.array([1, 1, -1, 1]), 2, seed=0, epoch=0)

@@ -32,7 +32,16 @@ def test_each_stratum_is_divided_by_the_fractions() -> None:
     assigned = split([f"p{i}" for i in range(1000)], strata)
     for stratum, total in ((0, 900), (1, 100)):
         for name, fraction in FRACTIONS.items():
-            assert (assigned[strata == stratum] == name).sum() == round(fraction * total)
+            assert abs((assigned[strata == stratum] == name).sum() - fraction * total) <= 1
+
+
+def test_many_small_strata_fill_every_split() -> None:
+    assigned = split([f"p{i}" for i in range(300)], np.repeat(np.arange(150), 2))
+    assert {name: int((assigned == name).sum()) for name in FRACTIONS} == {
+        "train": 192,
+        "val": 48,
+        "test": 60,
+    }
 
 
 def test_another_seed_is_another_split() -> None:

@@ -5,6 +5,7 @@ What a query sees is decided here, once, on whole microseconds; nothing after th
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +60,7 @@ class Rows:
 
 def assemble(recordings: Recordings, schema: Schema, notes: Counter[str]) -> Rows:
     """Sort, drop what has no value, merge what is simultaneous; `notes` counts what was changed."""
+    _refuse_infinite_statics(recordings, schema)
     recordings = _with_finite_values(recordings, schema, notes)
     arrival = _arrival(recordings, notes)
     recordings, arrival = _sorted_observations(recordings, arrival)
@@ -87,6 +89,16 @@ def _keep(recordings: Recordings, rows: NDArray[np.bool_] | NDArray[np.int64]) -
         modality=recordings.modality[rows],
         value=recordings.value[rows],
     )
+
+
+def _refuse_infinite_statics(recordings: Recordings, schema: Schema) -> None:
+    infinite = np.argwhere(np.isinf(recordings.static))
+    if len(infinite):
+        b, column = infinite[0]
+        raise InputError(
+            f"series {recordings.id[b]}: the static {schema.static_columns[column]} is infinite or beyond "
+            "float32; correct it or leave it out"
+        )
 
 
 def _with_finite_values(recordings: Recordings, schema: Schema, notes: Counter[str]) -> Recordings:
@@ -122,12 +134,12 @@ def _arrival(recordings: Recordings, notes: Counter[str]) -> NDArray[np.int64]:
 def _sorted_observations(
     recordings: Recordings, arrival: NDArray[np.int64]
 ) -> tuple[Recordings, NDArray[np.int64]]:
-    """By series, arrival, time, modality; most sources come so but for the modality, which is cheaper."""
-    when = (recordings.series, arrival, recordings.time)
+    """By series, arrival, time as a batch has it, modality; most sources come so but for the modality."""
+    when = (recordings.series, arrival, hours(recordings.time))
     if not _ascending(when):
         order = np.lexsort(when[::-1])
         recordings, arrival = _keep(recordings, order), arrival[order]
-        when = (recordings.series, arrival, recordings.time)
+        when = (recordings.series, arrival, hours(recordings.time))
     if _ascending((*when, recordings.modality)):
         return recordings, arrival
     changes = np.zeros(len(arrival), bool)
@@ -139,7 +151,7 @@ def _sorted_observations(
     return _keep(recordings, order), arrival[order]
 
 
-def _ascending(keys: tuple[NDArray[np.int32] | NDArray[np.int64], ...]) -> bool:
+def _ascending(keys: tuple[NDArray[Any], ...]) -> bool:
     """Whether rows ascend lexicographically in `keys`, the first the most significant."""
     tied = np.ones(max(len(keys[0]) - 1, 0), bool)
     for key in keys:
@@ -172,7 +184,12 @@ def _merged(
     size = np.diff(first, append=len(value))
     total = np.add.reduceat(value, first)
     event = np.array([variable.event for variable in schema.variables])[recordings.modality[first]]
-    notes["simultaneous measurements of one variable, averaged"] += int(size[~event & (size > 1)].sum())
+    apart = recordings.time[first] != recordings.time[first + size - 1]
+    measured = ~event & (size > 1)
+    notes["simultaneous measurements of one variable, averaged"] += int(size[measured & ~apart].sum())
+    notes["measurements known at one moment, too close in time for float32 hours, averaged"] += int(
+        size[measured & apart].sum()
+    )
     notes["simultaneous events of one kind, added up"] += int(size[event & (size > 1)].sum())
     merged = np.where(event, total, total / size).astype(np.float32)
     return replace(_keep(recordings, first), value=merged), arrival[first]

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from seft.error import InputError
 
+_KINDS = dict.fromkeys(("modality", "moment"), torch.int32) | dict.fromkeys(
+    ("series", "offsets", "query_offsets", "query_visible"), torch.int64
+)
 _Refuse = Callable[[Tensor, Tensor, str], None]  # which rows are bad, their series in the batch, what to say
 
 
@@ -74,6 +77,8 @@ class Batch:
 
         refuse(~torch.isfinite(self.time) | ~torch.isfinite(self.arrival), rows, "a time is not finite")
         refuse(~torch.isfinite(self.value), rows, "a value is not finite")
+        every = torch.arange(len(self), device=rows.device)
+        refuse(torch.isinf(self.static).any(1), every, "a static is infinite")
         refuse(
             (self.modality < 0) | (self.modality >= modalities),
             rows,
@@ -87,6 +92,12 @@ class Batch:
         self._check_queries(queries, refuse)
 
     def _check_shapes(self) -> None:
+        for column in fields(self):
+            kind = _KINDS.get(column.name, torch.float32)
+            if (found := getattr(self, column.name).dtype) != kind:
+                raise InputError(f"batch: {column.name} is {found} and must be {kind}")
+        if self.static.dim() != 2 or self.label.dim() != 2:
+            raise InputError("batch: static and label must have a row each and columns")
         for name, rows, offsets in (
             ("offsets", self.observations, self.offsets),
             ("query_offsets", self.queries, self.query_offsets),

@@ -48,7 +48,9 @@ class Dataset(Folder):
 
     def batch(self, rows: Rows) -> Batch:
         """The series `rows`, in this order."""
-        rows = np.asarray(rows, dtype=np.int64)
+        if len(rows) and not (rows.dtype.kind in "iu" and rows.min() >= 0 and rows.max() < len(self)):
+            raise IndexError(f"rows must be whole numbers from 0 to {len(self) - 1}")
+        rows = rows.astype(np.int64)
         observation = self._observations.locate(rows)
         query = self._queries.locate(rows)
         time = hours(self._gather("observations", "time", observation))

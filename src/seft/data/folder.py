@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +36,6 @@ from seft.error import InputError
 FORMAT = 1
 TABLES = ("series", "observations", "queries")
 _MAGIC = b"ARROW1"
-_KEYS = {"source", "provenance", "notes", "task", "splits", "schema", "shards"}
 
 Table = Literal["series", "observations", "queries"]
 
@@ -78,7 +78,8 @@ class Writer:
     def __init__(
         self, out: Path, *, source: str, schema: Schema, task: Task | None, overwrite: bool = False
     ) -> None:
-        self.out = out
+        schema.check()
+        self.out = out.resolve()  # a link is followed: what it points to is replaced, and not the link
         self.source = source
         self.schema = schema
         self.task = task
@@ -90,6 +91,7 @@ class Writer:
 
     def __enter__(self) -> Self:
         refuse_existing(self.out, self._overwrite)
+        self._parents = [folder for folder in self.out.parents if not folder.exists()]
         self.out.parent.mkdir(parents=True, exist_ok=True)
         prefix = f".{self.out.name}.preparing-"
         for leftover in self.out.parent.glob(f"{prefix}*"):
@@ -102,7 +104,7 @@ class Writer:
             for table in TABLES:
                 (self._folder / table).mkdir()
         except BaseException:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._discard()
             raise
         return self
 
@@ -110,7 +112,15 @@ class Writer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._lock)
-        shutil.rmtree(self._folder, ignore_errors=True)  # gone already where finish() moved it
+        self._discard()
+
+    def _discard(self) -> None:
+        """Remove what finish() has not moved to its place, and the folders above that were made for it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if not self.out.exists():
+            for folder in self._parents:
+                with suppress(OSError):  # somebody else put something there
+                    folder.rmdir()
 
     @property
     def series(self) -> int:
@@ -165,8 +175,11 @@ class Writer:
 
     def _write(self, name: str, table: pa.RecordBatch) -> dict[str, Any]:
         path = self._folder / name
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_batch(table)
+        try:
+            with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                writer.write_batch(table)
+        except OSError as error:  # Arrow's own message names neither the file nor the reason plainly
+            raise OSError(error.errno, os.strerror(error.errno or 0), str(self.out)) from None
         return {
             "file": name,
             "rows": table.num_rows,
@@ -196,6 +209,9 @@ def refuse_existing(out: Path, overwrite: bool) -> None:
         raise InputError(f"{out} exists already; choose another --out or pass --overwrite")
     if not (out / "dataset.json").is_file():
         raise InputError(f"{out} exists and is no dataset folder, so it is not overwritten")
+    strangers = sorted({path.name for path in out.iterdir()} - {"dataset.json", *TABLES})
+    if strangers:
+        raise InputError(f"{out} holds {strangers[0]} beside the dataset, so it is not overwritten; move it")
 
 
 def _remove_if_abandoned(folder: Path) -> None:
@@ -275,17 +291,24 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         header = _read_header(path)
-        self.source: str = header["source"]
-        self.provenance: dict[str, Any] = header["provenance"]
-        self.notes: dict[str, int] = header["notes"]
-        self.task = None if header["task"] is None else Task.from_json(header["task"])
-        self.splits: dict[str, dict[str, Any]] = header["splits"]
-        self.schema = Schema.from_json(header["schema"])
-        self._files: list[dict[str, dict[str, Any]]] = header["shards"]
+        try:
+            self.source: str = header["source"]
+            self.provenance: dict[str, Any] = header["provenance"]
+            self.notes: dict[str, int] = dict(header["notes"])
+            self.task = None if header["task"] is None else Task.from_json(header["task"])
+            self.splits: dict[str, dict[str, Any]] = header["splits"]
+            self.schema = Schema.from_json(header["schema"])
+            self._files: list[dict[str, dict[str, Any]]] = header["shards"]
+            entries = [(entry["file"], entry["bytes"]) for shard in self._files for entry in _tables(shard)]
+            rows = sum(int(shard["series"]["rows"]) for shard in self._files)
+            whole = rows == sum(split["series"] for split in self.splits.values()) > 0
+        except (KeyError, TypeError, ValueError, AttributeError):
+            whole = False
+        if not whole:
+            raise _unreadable(path / "dataset.json")
         self._mapped: dict[tuple[Table, int], pa.RecordBatch] = {}
-        for shard in self._files:
-            for table in TABLES:
-                self._check_file(shard[table])
+        for file, size in entries:
+            self._check_file(path / file, size)
 
     def __len__(self) -> int:
         """How many series."""
@@ -322,12 +345,11 @@ class Folder:
     def verify(self) -> int:
         """Compare every checksum; how many files were read."""
         for shard in self._files:
-            for table in TABLES:
-                self._check_sum(shard[table])
+            for entry in _tables(shard):
+                self._check_sum(entry)
         return len(self._files) * len(TABLES)
 
-    def _check_file(self, entry: dict[str, Any]) -> None:
-        path = self.path / entry["file"]
+    def _check_file(self, path: Path, bytes_: int) -> None:
         try:
             size = path.stat().st_size
             with path.open("rb") as file:
@@ -338,9 +360,9 @@ class Folder:
             raise InputError(
                 f"{path}: cannot be read ({error.strerror}); prepare the dataset again"
             ) from None
-        if size != entry["bytes"] or not whole:
+        if size != bytes_ or not whole:
             raise InputError(
-                f"{path}: is damaged ({size} bytes where dataset.json says {entry['bytes']}); "
+                f"{path}: is damaged ({size} bytes where dataset.json says {bytes_}); "
                 "prepare the dataset again"
             )
 
@@ -361,15 +383,22 @@ def _read_header(path: Path) -> dict[str, Any]:
         )
     try:
         header = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        header = None
-    version = header.get("format") if isinstance(header, dict) else None
-    newer = isinstance(version, int) and version > FORMAT
-    if not newer and (version != FORMAT or _KEYS - header.keys()):
-        raise InputError(f"{file}: is not readable as a dataset's header; prepare the dataset again")
+        version = header["format"]
+        newer = version > FORMAT
+    except (ValueError, KeyError, TypeError):
+        raise _unreadable(file) from None
     if newer:
         raise InputError(
             f"{file}: has format {version}, made by seft {header.get('seft', '?')}; this is seft "
             f"{seft.__version__}, which reads up to format {FORMAT}: install a newer one"
         )
     return dict(header)
+
+
+def _unreadable(file: Path) -> InputError:
+    return InputError(f"{file}: is not readable as a dataset's header; prepare the dataset again")
+
+
+def _tables(shard: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries of a shard's files in `dataset.json`."""
+    return [shard[table] for table in TABLES]

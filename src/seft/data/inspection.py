@@ -11,6 +11,7 @@ from rich.text import Text
 
 from seft.data.assembly import hours
 from seft.data.folder import Folder
+from seft.error import InputError
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _BARS = "▁▂▃▄▅▆▇█"
@@ -118,7 +119,7 @@ def sparkline(values: NDArray[np.float32], bins: int = 12) -> str:
     """A histogram in one word, between the 1st and the 99th percentile so that outliers don't flatten it."""
     if not len(values):
         return ""
-    low, high = np.quantile(values, (0.01, 0.99))
+    low, high = np.quantile(values, (0.01, 0.99), method="nearest")
     if low == high:
         return _BARS[-1]
     counts, _ = np.histogram(values, bins=bins, range=(low, high))
@@ -231,6 +232,9 @@ def plot(folder: Folder, out: Path, series: int = 3, variables: int = 8) -> None
     # Not at the top: matplotlib is needed by this picture alone.
     import matplotlib.pyplot as plt
 
+    known = plt.gcf().canvas.get_supported_filetypes()
+    if out.suffix.removeprefix(".") not in known:
+        raise InputError(f"{out}: pictures end in {', '.join(f'.{name}' for name in sorted(known))}")
     count = folder.series.column("observations").to_numpy()
     shown = np.flatnonzero(count > 0)[:series].tolist()
     figure, axes = plt.subplots(
@@ -245,12 +249,12 @@ def plot(folder: Folder, out: Path, series: int = 3, variables: int = 8) -> None
             spread = np.ptp(value[of_kind]) or 1.0
             height = (value[of_kind] - value[of_kind].min()) / spread * 0.8
             axis.plot(time[of_kind], level + height, ".-", markersize=3, linewidth=0.5)
-        axis.set_yticks(
-            np.arange(len(common)) + 0.4, [_variable_label(folder, kind) for kind in common.tolist()]
-        )
+        names = [_variable_label(folder, kind) for kind in common.tolist()]
+        axis.set_yticks(np.arange(len(common)) + 0.4, names, parse_math=False)
         axis.vlines(query, 0, len(common), colors="0.85", linewidth=0.6, zorder=0)
         identity = folder.series.column("id")[row].as_py()
-        axis.set_title(f"{identity}: {count[row]} observations, {len(query)} queries", fontsize=9, loc="left")
+        title = f"{identity}: {count[row]} observations, {len(query)} queries"
+        axis.set_title(title, fontsize=9, loc="left", parse_math=False)
         axis.set_xlabel("hours since the start")
     figure.savefig(out, dpi=120)
     plt.close(figure)

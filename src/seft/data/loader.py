@@ -84,15 +84,18 @@ def balanced(rows: Rows, classes: NDArray[np.int64], size: int, *, seed: int, ep
     """Batches of equal shares of the classes, `balanced_steps` of them; the paper's way of training.
 
     `classes` are those of each of the rows, -1 for series without a label, which are left out. Each class
-    is shuffled and repeated. Where `size` is no multiple of their number, the odd ones go round.
+    is shuffled and repeated. Where `size` is no multiple of their number, the odd ones go round by step.
     """
     present = np.unique(classes[classes >= 0])
     if len(present) < 2:
         raise InputError("balanced batches need series of two classes at least; the split has one or none")
+    if size < len(present):
+        raise InputError(f"a balanced batch of {size} cannot hold each of the {len(present)} classes")
     generator = _generator(seed, epoch)
     members = [rows[classes == value] for value in present]
     steps = balanced_steps([len(of_class) for of_class in members], size)
-    quota = np.diff(np.arange(steps * len(members) + 1) * size // len(members)).reshape(steps, -1)
+    even = np.diff(np.arange(len(members) + 1) * size // len(members))
+    quota = np.stack([np.roll(even, step) for step in range(steps)])
     streams = [
         _endless(of_class, total, generator)
         for of_class, total in zip(members, quota.sum(0).tolist(), strict=True)

@@ -1,7 +1,10 @@
 """What a dataset measures: its variables, their units, its statics."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
+
+from seft.error import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,18 @@ class Schema:
     @property
     def static_columns(self) -> tuple[str, ...]:
         return tuple(column for static in self.statics for column in static.columns)
+
+    def check(self) -> None:
+        """Raise unless there is a variable and no two variables or static columns share a name."""
+        if not self.variables:
+            raise InputError("there is no variable with an observation, so there is nothing to learn from")
+        for kind, names in (
+            ("variables", [variable.name for variable in self.variables]),
+            ("statics", list(self.static_columns)),
+        ):
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            if twice:
+                raise InputError(f"two {kind} are called {twice[0]!r}; rename one of them")
 
     def to_json(self) -> dict[str, Any]:
         return {

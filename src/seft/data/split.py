@@ -24,18 +24,24 @@ def split(
     A group counts to the largest stratum among its series. The answer depends on the names of the groups
     and the seed alone, not on the order of the rows.
     """
+    if seed < 0:
+        raise InputError(f"--seed is {seed}; it must not be negative")
     name, group = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
     stratum = np.full(len(name), np.iinfo(np.int64).min)
     np.maximum.at(stratum, group, np.asarray(strata, dtype=np.int64))
-    generator = np.random.default_rng(seed)
+    order = np.random.default_rng(seed).permutation(len(name))
+    order = order[np.argsort(stratum[order], kind="stable")]
     splits = np.array(list(fractions))
-    share = np.cumsum(list(fractions.values()))
     assigned = np.empty(len(name), dtype=splits.dtype)
-    for value in np.unique(stratum):
-        members = generator.permutation(np.flatnonzero(stratum == value))
-        # Cut points rounded to whole groups; what rounding leaves over falls to the last split.
-        cut = np.round(share[:-1] / share[-1] * len(members)).astype(np.int64)
-        assigned[members] = splits[np.searchsorted(cut, np.arange(len(members)), side="right")]
+    # One stratum after the other, each group to the split that is furthest behind its share: every stretch
+    # of the order is divided by the fractions, so strata are, and small ones do not all round the same way.
+    share = np.array(list(fractions.values())) / sum(fractions.values())
+    behind = np.zeros(len(splits))
+    for member in order.tolist():
+        behind += share
+        chosen = int(behind.argmax())
+        behind[chosen] -= 1
+        assigned[member] = splits[chosen]
     return assigned[group]
 
 

@@ -95,7 +95,6 @@ def fit_temperature(label: Array, logits: Array, weight: Array | None = None) ->
     """
     scored = ~np.isnan(label)
     z = logits[scored].astype(np.float64)
-    z -= z.mean(1, keepdims=True)
     target = label[scored, None] == np.arange(logits.shape[1])
     w = np.ones(len(z)) if weight is None else weight[scored].astype(np.float64)
     fitted = _newton(np.zeros(1 + z.shape[1]), z, target, w, slice(None))
@@ -110,7 +109,7 @@ def _newton(start: Floats, z: Floats, target: Array, weight: Floats, free: slice
     """Minimise `_loss` over the free ones of (slope, bias…), each step halved until it helps."""
     at = start
     loss, gradient, hessian = _loss(at, z, target, weight)
-    while True:
+    for _ in range(100):  # a handful is enough; should rounding ever keep it going, it still ends
         step = np.zeros_like(at)
         step[free] = np.linalg.solve(hessian[free, free], gradient[free])
         decrease = float(gradient @ step)
@@ -120,6 +119,7 @@ def _newton(start: Floats, z: Floats, target: Array, weight: Floats, free: slice
             step, decrease = step / 2, decrease / 2
         at = at - step
         loss, gradient, hessian = after
+    return at
 
 
 def _loss(at: Floats, z: Floats, target: Array, weight: Floats) -> tuple[float, Floats, Floats]:

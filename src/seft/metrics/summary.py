@@ -65,9 +65,7 @@ def prepare(
 
 def _check(task: Task, label: Array, logits: Array, shown: Array) -> None:
     if not label.shape == logits.shape == shown.shape == (len(label), task.outputs):
-        raise ValueError(
-            f"label {label.shape}, logits {logits.shape}, calibrated {shown.shape} must be (Q, {task.outputs})"
-        )
+        raise ValueError(f"not all (Q, {task.outputs}): label, logits, calibrated, or the task is another")
     bad = ~(np.isfinite(logits) & np.isfinite(shown)).all(1)
     if bad.any():
         raise InputError(f"the model's answer to query {int(bad.argmax())} is not a finite number")

@@ -74,7 +74,7 @@ def best_threshold(
     threshold, value = _by_threshold(label, score, offsets, weight)
     if not len(value):
         return nan, nan
-    best = int(value.argmax())
+    best = _best(value)
     return float(threshold[best]), float(value[best])
 
 
@@ -85,8 +85,13 @@ def utility_curve(
     threshold, value = _by_threshold(label, score, offsets, weight)
     kept = thin(threshold, value, points)
     if len(value):
-        kept = np.union1d(kept, value.argmax())
+        kept = np.union1d(kept, _best(value))
     return Curve(x=threshold[kept], y=value[kept], threshold=threshold[kept])
+
+
+def _best(value: Floats) -> int:
+    """The first of the highest, which rounding must not tell apart."""
+    return int(np.argmax(value > value.max() - 1e-12))
 
 
 def _by_threshold(label: Array, score: Array, offsets: Array, weight: Array | None) -> tuple[Floats, Floats]:

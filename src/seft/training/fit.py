@@ -112,8 +112,8 @@ class Run:
 
     @property
     def done(self) -> bool:
-        waited = self.state["epoch"] - self.state["best_epoch"]
-        return self.state["epoch"] >= self.config.max_epochs or waited >= self.config.patience
+        epoch, best = int(self.state["epoch"]), int(self.state["best_epoch"])
+        return epoch >= self.config.max_epochs or epoch - best >= self.config.patience
 
     def _plan(self, epoch: int) -> Plan:
         config = self.config
@@ -154,7 +154,7 @@ class Run:
         loss, scored = self.model.objective(batch, self.weights)
         sums = _summed_over_ranks(torch.stack([loss.detach(), scored.to(loss.dtype)]))
         self.optimizer.zero_grad(set_to_none=True)
-        (loss / sums[1].clamp(min=1)).backward()
+        (loss / sums[1].clamp(min=1)).backward()  # type: ignore[no-untyped-call]
         add_gradients_of_ranks(self.model)
         total, count = sums.tolist()
         if not np.isfinite(total):

@@ -91,9 +91,16 @@ def test_a_flag_keeps_minus_one_as_the_papers_code_did(raw: Path) -> None:
         ("00:07,HR,75", "00:07,HR,7,5", r"132504.txt, line 9: '00:07,HR,7,5' has 4 fields"),
         ("47:59,GCS,15", "47:5", r"132504.txt, line 12: '47:5' has 1 fields"),
         ("00:07,HR,75", "0.07,HR,75", r"132504.txt, line 9: the time '0.07' is not HH:MM"),
+        ("00:07,HR,75", "00:77,HR,75", r"132504.txt, line 9: the time '00:77' is not HH:MM"),
+        ("RecordID,132504", "RecordID,132504.5", r"132504.txt: its second line.*must give RecordID 132504"),
+        ("RecordID,132504", "RecordID,inf", r"132504.txt: its second line.*must give RecordID 132504"),
         ("00:07,HR,75", "00:07,Pulse,75", r"132504.txt, line 9: the parameter 'Pulse' is none of"),
         ("00:07,HR,75", "00:07,HR,inf", r"series 132504, variable HR, 0.116667 h: the value inf is infinite"),
-        ("Time,Parameter", "Hour,Parameter", r"132504.txt: does not begin with the line 'Time,Param"),
+        (
+            "Time,Parameter",
+            "Hour,Parameter",
+            r"132504.txt: begins with b'Hour,Parameter,Value.*must begin with the line 'Time,Param",
+        ),
         ("RecordID,132504", "RecordID,132505", r"132504.txt: its second line.*must give RecordID 132504"),
     ],
 )

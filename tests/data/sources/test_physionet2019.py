@@ -73,12 +73,16 @@ def test_a_stay_is_septic_if_any_of_its_hours_is(raw: Path) -> None:
     [
         (stay(row(ICULOS=3, HR="fast")), "p000004.psv, line 2: HR is 'fast', not a number"),
         (stay(row(ICULOS=3), row(ICULOS=4) + "|1"), "p000004.psv, line 3: has 42 fields where 41 are"),
-        (stay(row()), "p000004.psv, line 2: ICULOS is missing"),
+        (stay(row()), "p000004.psv, line 2: ICULOS is 'NaN', not an hour of a stay"),
+        (stay(row(ICULOS=1), "", row(ICULOS=2)), "p000004.psv, line 3: has 1 fields where 41 are"),
+        (stay(row(ICULOS=1e12)), "p000004.psv, line 2: ICULOS is '1000000000000.0', not an hour"),
+        (stay(row(ICULOS=1, SepsisLabel=-1), row(ICULOS=2)), "line 2: SepsisLabel is '-1', not 0 or 1"),
+        (stay(row(ICULOS=1, Age="inf")), "series p000004: the static Age is infinite"),
         (stay(row(ICULOS=1, HR="inf")), "series p000004, variable HR, 1 h: the value inf is infinite"),
         (stay(row(ICULOS=1, SepsisLabel=1), row(ICULOS=2)), "p000004.psv: a SepsisLabel of 1 is followed"),
         (stay(), "p000004.psv: does not end with a SepsisLabel"),
         ("", "p000004.psv: does not end with a SepsisLabel"),
-        (stay(row(ICULOS=1)).replace("HR", "Pulse"), "p000004.psv: does not begin with the line 'HR|"),
+        (stay(row(ICULOS=1)).replace("HR", "Pulse"), "p000004.psv: begins with b'Pulse|"),
     ],
 )
 def test_a_bad_row_is_named_with_its_file_and_line(raw: Path, text: str, message: str) -> None:

@@ -95,5 +95,5 @@ def test_the_seed_alone_decides(tmp_path: Path) -> None:
 
 
 def test_no_series_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--series is 0; at least one is needed"):
+    with pytest.raises(InputError, match="--series 0 --seed 0: at least one series"):
         prepared(tmp_path, series=0)

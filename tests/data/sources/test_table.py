@@ -1,4 +1,5 @@
 import csv
+import shutil
 from collections import Counter, defaultdict
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from seft.data.dataset import Dataset, open_dataset
@@ -113,6 +114,7 @@ def test_a_long_table_becomes_a_dataset(tmp_path: Path) -> None:
         "rows of a categorical variable without a category, dropped": 1,
         "observations without a value (NaN), dropped": 1,
         "simultaneous events of one kind, added up": 2,
+        "variables with a unit and without an observation": 1,
     }
     assert dataset.task is not None
     assert dataset.task.classes == ("no", "yes")
@@ -267,6 +269,110 @@ def test_splits_are_taken_as_given(tmp_path: Path) -> None:
     assert {k: v["series"] for k, v in prepared(raw).splits.items()} == {"dev": 1, "train": 2}
 
 
+def test_what_says_nothing_is_no_class_and_no_category(tmp_path: Path) -> None:
+    labels = "id,label\n007,True\nb,FALSE\nc,NA\n"
+    dataset = prepared(folder(tmp_path, labels=labels, statics="id,age\n007,50\nb,NA\nc,61\n"))
+    assert dataset.task is not None
+    assert dataset.task.classes == ("false", "true")
+    found = contents(dataset)
+    assert [found[name]["queries"][0][2] for name in ("007", "b")] == [1.0, 0.0]
+    assert np.isnan(found["c"]["queries"][0][2])
+    assert np.isnan(found["b"]["static"]["age"])
+
+
+def test_sodium_is_not_missing(tmp_path: Path) -> None:
+    dataset = prepared(
+        folder(tmp_path, observations="id,time,variable,value\n007,0,Na,140\nb,0,Na,NA\nc,0,Na,\n")
+    )
+    assert "Na" in [variable.name for variable in dataset.schema.variables]
+    assert contents(dataset)["007"]["observations"] == [(0.0, 0.0, "Na", 140.0)]
+    assert dataset.notes["observations without a value (NaN), dropped"] == 2
+
+
+def test_a_column_of_labels_beside_label_is_ignored_and_noted(tmp_path: Path) -> None:
+    dataset = prepared(folder(tmp_path, labels="id,site,label\n007,1,1\nb,1,0\nc,0,0\n"))
+    assert dataset.task is not None
+    assert dataset.task.kind == "binary"
+    assert dataset.notes["column 'site' of the labels, ignored beside 'label'"] == 1
+
+
+def test_whole_numbers_name_the_same_series_in_every_file(tmp_path: Path) -> None:
+    raw = folder(tmp_path, observations="", labels="id,label\n1,0\n2,1\n", statics="")
+    pl.DataFrame({"id": [1.0, 2.0], "time": [0, 1], "variable": ["HR"] * 2, "value": [1, 2]}).write_parquet(
+        raw / "observations.parquet"
+    )
+    assert list(contents(prepared(raw))) == ["1", "2"]
+
+
+def test_each_column_may_write_its_dates_in_its_own_way(tmp_path: Path) -> None:
+    raw = folder(
+        tmp_path,
+        observations="id,time,variable,value,arrival\na,2024-01-01 10:00:00,HR,1,2024-01-02\n"
+        "b,2024-01-01 11:00:00,HR,1,\n",
+        labels="id,time,label\na,2024-01-03T00:00,0\nb,2024-01-01T12:00,1\n",
+        statics="id,start\na,\nb,\n",
+    )
+    found = contents(prepared(raw))
+    assert found["a"]["observations"] == [(-14.0, 0.0, "HR", 1.0)]
+    assert found["a"]["queries"] == [(24.0, 1, 0.0)]
+    assert found["b"]["queries"] == [(1.0, 1, 1.0)]
+
+
+def test_dates_with_a_time_zone_do_not_mix_with_dates_without_one(tmp_path: Path) -> None:
+    raw = folder(
+        tmp_path,
+        observations="id,time,variable,value\na,2024-01-01T10:00:00+02:00,HR,1\n",
+        labels="id,time,label\na,2024-01-01T11:00,0\n",
+        statics="",
+    )
+    with pytest.raises(InputError, match="dates without one and the observations' time in dates with a time"):
+        prepared(raw)
+
+
+def test_a_name_with_stars_and_brackets_is_a_file_like_any_other(tmp_path: Path) -> None:
+    raw = folder(tmp_path)
+    expected = contents(prepared(raw))
+    strange = raw.rename(tmp_path / "raw [1] *")
+    table.prepare(raw=strange, out=tmp_path / "strange")
+    assert str(contents(open_dataset(tmp_path / "strange"))) == str(expected)
+
+
+def test_an_archive_may_hold_the_folder_or_its_files(tmp_path: Path) -> None:
+    raw = folder(tmp_path)
+    expected = str(contents(prepared(raw)))
+    for name, root in (("files", raw), ("folder", tmp_path)):
+        base = None if root == raw else raw.name
+        archive = shutil.make_archive(str(tmp_path / name), "gztar", root, base)
+        table.prepare(raw=Path(archive), out=tmp_path / f"from-{name}")
+        assert str(contents(open_dataset(tmp_path / f"from-{name}"))) == expected
+
+
+def test_an_unlabelled_stay_follows_its_patient(tmp_path: Path) -> None:
+    files = many(60)
+    lines = files["labels"].splitlines()
+    only_first = "\n".join([lines[0], *lines[1::3]]) + "\n"
+    groups = "id,group\n" + "".join(f"s{i:03d},p{i // 3}\n" for i in range(60))
+    for labels in (only_first, only_first.replace("group", "site")):
+        dataset = prepared(folder(tmp_path, **(files | {"labels": labels, "statics": groups})))
+        rows = np.arange(60)
+        part = dict(zip(dataset.ids(rows), dataset.series.column("split").to_pylist(), strict=True))
+        for i in range(0, 60, 3):
+            assert len({part[f"s{i + j:03d}"] for j in range(3)}) == 1
+        assert "unlabelled" not in dataset.splits
+
+
+def test_splits_by_other_names_keep_the_levels_of_statics(tmp_path: Path) -> None:
+    raw = folder(tmp_path, splits="id,split\n007,Train\nb,Val\nc,Test\n")
+    assert prepared(raw).schema.static_columns == ("age", "sex=f", "sex=m", "sex=unknown")
+
+
+@pytest.mark.parametrize("labels", ["id,label\n", "id,label\n007,\nb,\nc,\n"])
+def test_labels_without_a_label_are_new_data(tmp_path: Path, labels: str) -> None:
+    dataset = prepared(folder(tmp_path, labels=labels))
+    assert dataset.task is None
+    assert list(dataset.splits) == ["all"]
+
+
 def test_series_without_a_label_stand_aside(tmp_path: Path) -> None:
     dataset = prepared(folder(tmp_path, labels="id,label\n007,1\nc,0\n"))
     assert dataset.splits["unlabelled"]["series"] == 1
@@ -312,8 +418,76 @@ BAD: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "a time that is none": (
         {"observations": OBSERVATIONS + "b,soon,HR,1\n"},
         {},
-        "observations.csv: the time '0' is neither|line 12: the time 'soon' cannot be read",
+        "observations.csv, line 12: the time 'soon' cannot be read as a time",
     ),
+    "times that are all none": (
+        {"observations": "id,time,variable,value\na,soon,HR,1\n"},
+        {},
+        "observations.csv: the time 'soon' is neither a number nor a date",
+    ),
+    "a blank time": ({"observations": OBSERVATIONS + "b,,HR,1\n"}, {}, "line 12: the time is blank"),
+    "a value beyond float32": (
+        {"observations": OBSERVATIONS + "b,7,HR,1e39\n"},
+        {},
+        "observations.csv, line 12: the value 1e\\+39 of HR is infinite or beyond float32",
+    ),
+    "semicolons": (
+        {"observations": "id;time;variable;value\na;0;HR;1\n"},
+        {},
+        "no column 'id' .*separated by semicolons: write it with commas",
+    ),
+    "a name in capitals": (
+        {"observations": "ID,time,variable,value\na,0,HR,1\n"},
+        {},
+        "has no column 'id' .*; is it 'ID'?",
+    ),
+    "two columns of one name": (
+        {"labels": "id,label,label\n007,0,1\nb,1,0\n"},
+        {},
+        "labels.csv: has two columns called 'label'",
+    ),
+    "a column without a name": (
+        {"statics": ",id,age\n0,b,1\n"},
+        {},
+        "statics.csv: has a column without a name",
+    ),
+    "a label among the statics": (
+        {"statics": "id,label\nb,1\n"},
+        {},
+        "statics.csv: the column 'label' belongs to the labels",
+    ),
+    "a static beyond float32": (
+        {"statics": "id,age\nb,1e300\nc,1\n"},
+        {},
+        "series b: the static age is infinite or beyond float32",
+    ),
+    "two variables of one name": (
+        {"observations": OBSERVATIONS + "b,7,Rhythm=AF,1\n"},
+        {},
+        "two variables are called 'Rhythm=AF'; rename one of them",
+    ),
+    "two static columns of one name": (
+        {"statics": "id,sex,sex=m\n007,m,5\nb,f,6\nc,m,7\n"},
+        {},
+        "two statics are called 'sex=m'; rename one of them",
+    ),
+    "no variables": (
+        {"observations": "id,time,variable,value\n007,0,,1\nb,0,,1\nc,0,,1\n", "variables": ""},
+        {},
+        "there is no variable with an observation",
+    ),
+    "dates beside numbers": (
+        {"labels": "id,time,label\nb,2024-01-01,0\n007,2024-01-01,1\n"},
+        {},
+        "labels.csv: the time is in dates and the observations' time in numbers; write both alike",
+    ),
+    "a label that is infinite": (
+        {"labels": "id,label\n007,inf\nb,1\n"},
+        {},
+        "numbers with fractions or beyond all classes",
+    ),
+    "--at beyond all times": ({}, {"at": "300000years"}, "is further off than can be counted"),
+    "a negative seed": ({}, {"seed": -1}, "--seed is -1; it must not be negative"),
     "an infinite time": (
         {"observations": OBSERVATIONS + "b,inf,HR,1\n"},
         {},
@@ -339,7 +513,7 @@ BAD: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "a regression target": (
         {"labels": "id,label\n007,0.5\nb,1.7\n"},
         {},
-        "a regression target; seft classif",
+        "numbers with fractions or beyond all classes; seft classif",
     ),
     "a bad multilabel": ({"labels": "id,x,y\n007,0,2\n"}, {}, "labels.csv, line 2: the label y is '2'"),
     "a split for nobody": (
@@ -422,6 +596,7 @@ def test_a_plain_reading_finds_the_same(
     rows: list[tuple[str, float, str, str, float]],
     asked: list[tuple[str, float, bool]],
 ) -> None:
+    assume(any(variable for _, _, _, variable, _ in rows))
     at = tmp_path_factory.mktemp("table")
     asked = [query for query in asked if query[0] in {row[0] for row in rows}]
     with (at / "observations.csv").open("w", newline="") as file:

@@ -229,7 +229,7 @@ def read_pile(
     record = parameter == SCHEMA.modalities
     stay = np.cumsum(record, dtype=np.int32) - np.int32(1)
     value = table["value"].fill_null(np.nan).to_numpy()
-    if stays != [str(int(number)) for number in value[record] if number == number]:
+    if [f"{number:.15g}" for number in value[record].tolist()] != stays:
         raise _misplaced_record(pile)
     observed = parameter < SCHEMA.modalities
     if not keep_sentinels:
@@ -256,7 +256,8 @@ def _parse(pile: Pile) -> pl.DataFrame:
     """Columns minutes, parameter (null where blank), value (null where blank)."""
     time = pl.col("time")
     minutes = time.str.head(2).cast(pl.Int64) * 60 + time.str.slice(3).cast(pl.Int64)
-    whole = pl.when(time.str.len_bytes() == len("HH:MM")).then(minutes)
+    is_time = (time.str.len_bytes() == len("HH:MM")) & minutes.mod(60).eq(time.str.slice(3).cast(pl.Int64))
+    whole = pl.when(is_time & (minutes >= 0)).then(minutes)
     try:
         table = pl.read_csv(
             pile.text,
@@ -282,7 +283,7 @@ def _unreadable_row(pile: Pile) -> InputError:
                 f"{where}: {line!r} has {len(fields)} fields; Time,Parameter,Value are expected"
             )
         time, parameter, value = fields
-        if not (len(time) == 5 and time[2] == ":" and (time[:2] + time[3:]).isdigit()):
+        if not (len(time) == 5 and time[2] == ":" and (time[:2] + time[3:]).isdigit() and time[3:] < "60"):
             return InputError(f"{where}: the time {time!r} is not HH:MM")
         if parameter and parameter not in known:
             return InputError(f"{where}: the parameter {parameter!r} is none of the challenge's")
@@ -302,7 +303,7 @@ def _misplaced_record(pile: Pile) -> InputError:
     for path, found in records.items():
         if found != [(2, path.stem)]:
             return InputError(f"{path}: its second line, and no other, must give RecordID {path.stem}")
-    raise AssertionError("the records are where they belong")
+    return InputError(f"{pile.paths[0]} to {pile.paths[-1]}: the RecordID rows do not give the files' names")
 
 
 def _statics(

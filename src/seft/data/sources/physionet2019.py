@@ -1,6 +1,5 @@
 """PhysioNet/CinC Challenge 2019: sepsis within the next hours, asked at every hour of 40,336 stays."""
 
-import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -78,6 +77,8 @@ PAPER_SPLIT = PaperSplit(
     seed=16742963,
     sha256="1ad6e89a11a35663224560cce5d5151123e6c407fb4de936f8b64fcebd9acee6",
 )
+
+LATEST = 100_000  # hours; a stay of eleven years is a mistake
 
 # Stays without an admission time or without any observation, left out by the paper after splitting.
 LEFT_OUT = frozenset(("p013777", "p108796", "p115810"))
@@ -229,7 +230,9 @@ def _parse(pile: Pile, rows: NDArray[np.int64]) -> pl.DataFrame:
         raise _unreadable_row(pile) from None
     needed = table.select("ICULOS", "SepsisLabel")
     whole = len(table) == rows.sum() and rows.min() > 0
-    if not whole or not needed.select(pl.all_horizontal(pl.all().is_finite().all())).item():
+    hour = pl.col("ICULOS").is_between(0, LATEST)
+    sound = (hour & pl.col("SepsisLabel").is_in([0.0, 1.0])).fill_null(False)
+    if not whole or not needed.select(sound.all()).item():
         raise _unreadable_row(pile)
     return table
 
@@ -239,16 +242,18 @@ def _unreadable_row(pile: Pile) -> InputError:
     for path in pile.paths:
         if path.read_bytes().count(b"\n") < 2:
             return InputError(f"{path}: has no row below its header")
-    for path, number, line in pile.lines():
+    for path, line_number, line in pile.lines():
         fields = line.split("|")
-        where = f"{path}, line {number}"
+        where = f"{path}, line {line_number}"
         if len(fields) != len(COLUMNS):
             return InputError(f"{where}: has {len(fields)} fields where {len(COLUMNS)} are expected")
         for name, field in zip(COLUMNS, fields, strict=True):
             try:
-                missing = not math.isfinite(float(field or "nan"))
+                number = float(field or "nan")
             except ValueError:
                 return InputError(f"{where}: {name} is {field!r}, not a number")
-            if missing and name in ("ICULOS", "SepsisLabel"):
-                return InputError(f"{where}: {name} is missing")
+            if name == "ICULOS" and not 0 <= number <= LATEST:
+                return InputError(f"{where}: ICULOS is {field!r}, not an hour of a stay")
+            if name == "SepsisLabel" and number not in (0, 1):
+                return InputError(f"{where}: SepsisLabel is {field!r}, not 0 or 1")
     return InputError(f"{pile.paths[0]} to {pile.paths[-1]}: cannot be read as rows of the challenge")

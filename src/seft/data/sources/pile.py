@@ -76,7 +76,10 @@ def _pile(paths: Sequence[Path], header: bytes, limit: int) -> Pile:
             finally:
                 os.close(descriptor)
             if head != header or read < len(header):
-                raise InputError(f"{path}: does not begin with the line {header.decode().strip()!r}")
+                raise InputError(
+                    f"{path}: begins with {bytes(head[:read])!r} and must begin with the line "
+                    f"{header.decode().strip()!r}"
+                )
             if read == len(header) + LARGEST:
                 raise InputError(f"{path}: is larger than {LARGEST:,} bytes; it cannot be one of these files")
             end += read - len(header)

@@ -71,8 +71,8 @@ def prepare(
         seed: The same seed makes the same data.
         overwrite: Replace the dataset that is there.
     """
-    if series < 1:
-        raise InputError(f"--series is {series}; at least one is needed")
+    if series < 1 or seed < 0:
+        raise InputError(f"--series {series} --seed {seed}: at least one series and no negative seed")
     risk: dict[str, list[NDArray[np.float64]]] = {}
     label: dict[str, list[NDArray[np.float32]]] = {}
     with Writer(out, source="synthetic", schema=SCHEMA, task=TASK, overwrite=overwrite) as writer:

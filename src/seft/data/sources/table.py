@@ -22,12 +22,15 @@ from seft.data.assembly import Recordings, assemble
 from seft.data.folder import Writer, refuse_existing
 from seft.data.schema import Schema, Static, Variable
 from seft.data.sources.tabular import (
+    FARTHEST,
+    ROW,
     UNITS,
     Clock,
     TimeUnit,
     collect,
+    microseconds_of,
+    name_of,
     open_file,
-    refuse_unreadable_time,
     row_name,
     text_of,
 )
@@ -38,6 +41,7 @@ from seft.error import InputError
 OBSERVATIONS_A_SHARD = 4_000_000
 MOST_CATEGORIES = 1_000  # of one variable or static; beyond that it is free text or a number in disguise
 UNKNOWN = "unknown"
+LARGEST = float(np.finfo(np.float32).max)
 
 _SHORT = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks", "y": "years"}
 
@@ -123,14 +127,17 @@ def prepare(
             raise InputError(f"{place} observations.csv or observations.parquet")
         notes: Counter[str] = Counter()
         table = Observations.scan(files["observations"], columns, time_unit)
-        answers = Labels.read(files["labels"], columns, table.clock, positive)
+        notes["rows with nothing in them, dropped"] = table.blank
+        answers = Labels.read(files["labels"], columns, table.clock, time_unit, positive)
+        for name in answers.ignored:
+            notes[f"column {name!r} of the labels, ignored beside 'label'"] = 1
         facts = Facts.read(files["statics"], columns, table.clock)
         series = _series(table, answers, facts, _when(at, answers))
         series = _with_splits(series, answers, _read_splits(files["splits"], columns), seed, notes)
-        schema = Schema(
-            variables=table.variables(_read_units(files["variables"])),
-            statics=facts.statics(series),
-        )
+        units = _read_units(files["variables"])
+        unseen = units.keys() - set(table.kinds["variable"])
+        notes["variables with a unit and without an observation"] = len(unseen)
+        schema = Schema(variables=table.variables(units), statics=facts.statics(series))
         writer = stack.enter_context(
             Writer(out, source="table", schema=schema, task=answers.task, overwrite=overwrite)
         )
@@ -149,8 +156,12 @@ def prepare(
 
 
 def _beside(folder: Path | None, name: str) -> Path | None:
+    """A table in the folder, or in the one folder that it holds, as archives are often packed."""
     if folder is None:
         return None
+    inside = list(folder.iterdir())
+    if len(inside) == 1 and inside[0].is_dir():
+        folder = inside[0]
     found = [folder / f"{name}{ending}" for ending in (".parquet", ".csv", ".csv.gz")]
     found = [path for path in found if path.is_file()]
     if len(found) > 1:
@@ -163,11 +174,12 @@ def _beside(folder: Path | None, name: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """The long table, scanned: columns _row, id, variable, text, number, time, arrival."""
+    """The long table, scanned: columns ROW, id, variable, text, number, time, arrival."""
 
     path: Path
     frame: pl.LazyFrame
     clock: Clock
+    blank: int  # rows without anything in them
     kinds: pl.DataFrame  # variable, rows, numbers, texts: a row a variable
     series: pl.DataFrame  # id, rows, first, last: when its first and its last observation arrived
 
@@ -180,19 +192,30 @@ class Observations:
             columns.value: " (name it with --value-column)",
         }
         raw = open_file(path, needed)
-        clock = Clock.of(path, raw, columns.time, unit)
-        time = clock.microseconds(columns.time)
-        refuse_unreadable_time(path, raw, columns.time, time, may_be_blank=False)
-        arrival = pl.lit(None, pl.Int64)
-        if columns.arrival in raw.collect_schema().names():
-            arrival = clock.readable(path, raw, columns.arrival)
-            refuse_unreadable_time(path, raw, columns.arrival, arrival, may_be_blank=True)
+        names = raw.collect_schema().names()
+        arrives = columns.arrival in names
+        read = [columns.id, columns.time, columns.variable, columns.value]
+        said = pl.any_horizontal(pl.col(name).is_not_null() for name in read)
+        blank = collect(path, raw.select((~said).sum())).item()
+        raw = raw.filter(said)
+        clock = Clock.of(path, raw, columns.time, unit) or Clock(
+            column=columns.time, numeric=True, unit=UNITS[unit]
+        )
+        time = microseconds_of(path, raw, clock)
+        arrival = (
+            microseconds_of(path, raw, Clock.of(path, raw, columns.arrival, unit), clock, may_be_blank=True)
+            if arrives
+            else pl.lit(None, pl.Int64)
+        )
+        # A blank value may be an event's; NaN, NA and the like are a measurement that is missing.
+        said_value = name_of(raw, columns.value)
         text = text_of(columns.value)
-        number = text.cast(pl.Float64, strict=False)
+        missing = said_value.is_not_null() & text.is_null()
+        number = pl.when(missing).then(np.nan).otherwise(text.cast(pl.Float64, strict=False))
         frame = raw.select(
-            "_row",
-            text_of(columns.id).alias("id"),
-            text_of(columns.variable).alias("variable"),
+            ROW,
+            name_of(raw, columns.id).alias("id"),
+            name_of(raw, columns.variable).alias("variable"),
             pl.when(number.is_null()).then(text).alias("text"),
             number.alias("number"),
             time.alias("time"),
@@ -203,6 +226,7 @@ class Observations:
             path=path,
             frame=frame,
             clock=clock,
+            blank=blank,
             kinds=collect(
                 path,
                 frame.drop_nulls("variable")
@@ -221,9 +245,9 @@ class Observations:
                     pl.len().alias("rows"),
                     known.min().alias("first"),
                     known.max().alias("last"),
-                    pl.col("_row").min().alias("_row"),
+                    pl.col(ROW).min().alias(ROW),
                 )
-                .sort("_row"),
+                .sort(ROW),
             ),
         )
         found._check()
@@ -232,9 +256,10 @@ class Observations:
     def _check(self) -> None:
         self._refuse(pl.col("id").is_null(), lambda row: "the id is blank")
         self._refuse(
-            pl.col("number").is_infinite(),
+            pl.col("number").is_not_nan() & (pl.col("number").abs() > LARGEST),
             lambda row: (
-                f"the value {row['number']} of {row['variable']} is infinite; leave it out or correct it"
+                f"the value {row['number']} of {row['variable']} is infinite or beyond float32; "
+                "leave it out or correct it"
             ),
         )
         mixed = self.kinds.filter((pl.col("numbers") > 0) & (pl.col("texts") > 0))["variable"].to_list()
@@ -247,7 +272,7 @@ class Observations:
         rows = collect(self.path, self.frame.filter(wrong).head(1))
         if len(rows):
             row = rows.row(0, named=True)
-            raise InputError(f"{row_name(self.path, row['_row'])}: {say(row)}")
+            raise InputError(f"{row_name(self.path, row[ROW])}: {say(row)}")
 
     def variables(self, units: dict[str, str]) -> tuple[Variable, ...]:
         """The modalities: those with units in the order of their file, then the others by name.
@@ -283,14 +308,15 @@ class Observations:
         """The rows of some series, with each one's number in the shard, sorted by series and time."""
         numbered = shard.select("id").with_row_index("series").lazy()
         rows = self.frame.join(numbered, on="id", how="inner")
-        return collect(self.path, rows).sort("series", "time", "_row")
+        return collect(self.path, rows).sort("series", "time", ROW)
 
 
 def _read_units(path: Path | None) -> dict[str, str]:
     if path is None:
         return {}
     frame = open_file(path, {"variable": "", "unit": ""})
-    table = collect(path, frame.select(text_of("variable").alias("variable"), text_of("unit").alias("unit")))
+    columns = [name_of(frame, name).alias(name) for name in ("variable", "unit")]
+    table = collect(path, frame.select(columns))
     names = table["variable"].drop_nulls()
     if names.is_duplicated().any():
         twice = names.filter(names.is_duplicated())[0]
@@ -309,43 +335,49 @@ class Labels:
     table: pl.DataFrame
     task: Task | None
     timed: bool
+    ignored: tuple[str, ...] = ()  # columns beside one that is called label
 
     @classmethod
-    def read(cls, path: Path | None, columns: Columns, clock: Clock, positive: str | None) -> "Labels":
+    def read(
+        cls, path: Path | None, columns: Columns, clock: Clock, unit: TimeUnit, positive: str | None
+    ) -> "Labels":
         if path is None:
             empty = pl.DataFrame(schema={"id": pl.String, "label": pl.Float32})
             return cls(path=None, table=empty, task=None, timed=False)
         needed = {columns.id: " (name it with --id-column)"} | dict.fromkeys(columns.label, "")
         frame = open_file(path, needed)
-        names = frame.collect_schema().names()
+        names = [name for name in frame.collect_schema().names() if name != ROW]
         timed = columns.time in names
-        selected: list[str | pl.Expr] = ["_row", text_of(columns.id).alias("id")]
+        selected: list[str | pl.Expr] = [ROW, name_of(frame, columns.id).alias("id")]
         if timed:
-            time = clock.readable(path, frame, columns.time)
-            refuse_unreadable_time(path, frame, columns.time, time, may_be_blank=False)
-            selected.append(time.alias("time"))
-        selected += [text_of(name).alias(name) for name in ("split", "group") if name in names]
-        meant = {"_row", columns.id, columns.time, "split", "group"}
-        label = columns.label or tuple(name for name in names if name not in meant)
-        table = collect(path, frame.select(*selected, *(text_of(name).alias(f"_{name}") for name in label)))
+            asked = Clock.of(path, frame, columns.time, unit)
+            selected.append(microseconds_of(path, frame, asked, clock).alias("time"))
+        selected += [name_of(frame, name).alias(name) for name in ("split", "group") if name in names]
+        meant = {columns.id, columns.time, "split", "group"}
+        others = tuple(name for name in names if name not in meant)
+        label = columns.label or (("label",) if "label" in others else others)
+        table = collect(path, frame.select(*selected, *(text_of(name).alias(f"={name}") for name in label)))
         _check_ids(path, table, unique=not timed)
-        if not label:
-            return cls(path=path, table=table.with_columns(label=pl.lit(np.nan)), task=None, timed=timed)
+        ignored = tuple(name for name in others if name not in label)
+        if not label or all(table[f"={name}"].null_count() == len(table) for name in label):
+            table = table.with_columns(label=pl.lit(np.nan))
+            return cls(path=path, table=table, task=None, timed=timed, ignored=ignored)
         if len(label) > 1:
             return cls._multilabel(path, table, label, timed)
-        task, codes = _classes(path, table[f"_{label[0]}"], positive)
-        return cls(path=path, table=table.with_columns(codes.alias("label")), task=task, timed=timed)
+        task, codes = _classes(path, table[f"={label[0]}"], positive)
+        table = table.with_columns(codes.alias("label"))
+        return cls(path=path, table=table, task=task, timed=timed, ignored=ignored)
 
     @classmethod
     def _multilabel(cls, path: Path, table: pl.DataFrame, label: tuple[str, ...], timed: bool) -> "Labels":
         values = {"0": 0.0, "1": 1.0, "0.0": 0.0, "1.0": 1.0, "false": 0.0, "true": 1.0, "nan": None}
         task = Task(kind="multilabel", classes=label, metric="auprc")
         for name, column in zip(label, task.label_columns, strict=True):
-            text = table[f"_{name}"].str.to_lowercase()
+            text = table[f"={name}"].str.to_lowercase()
             wrong = (text.is_not_null() & ~text.is_in(list(values))).arg_max()
             if wrong is not None and text[wrong] not in (None, *values):
                 raise InputError(
-                    f"{row_name(path, table['_row'][wrong])}: the label {name} is {text[wrong]!r}; "
+                    f"{row_name(path, table[ROW][wrong])}: the label {name} is {text[wrong]!r}; "
                     "with several label columns each is 0 or 1"
                 )
             table = table.with_columns(text.replace_strict(values, return_dtype=pl.Float32).alias(column))
@@ -373,28 +405,29 @@ class Labels:
 
 def _check_ids(path: Path, table: pl.DataFrame, unique: bool) -> None:
     if table["id"].null_count():
-        row = table.filter(pl.col("id").is_null())["_row"][0]
+        row = table.filter(pl.col("id").is_null())[ROW][0]
         raise InputError(f"{row_name(path, row)}: the id is blank")
     if unique and (twice := table.filter(pl.col("id").is_duplicated())).height:
         raise InputError(
-            f"{row_name(path, twice['_row'][1])}: the id {twice['id'][0]!r} stands there more than once"
+            f"{row_name(path, twice[ROW][1])}: the id {twice['id'][0]!r} stands there more than once"
         )
 
 
 def _classes(path: Path, text: pl.Series, positive: str | None) -> tuple[Task, pl.Series]:
     """The task of one label column, and its labels as class numbers, NaN where blank."""
+    words = text.str.to_lowercase()
     number = text.cast(pl.Float64, strict=False)
-    text = pl.select(pl.when(number.is_nan().fill_null(False)).then(None).otherwise(text)).to_series()
-    number = number.fill_nan(None)
     if number.null_count() == text.null_count():  # all of them numbers: 1 and 1.0 are one class
-        if (number != number.round()).any():
+        if not number.drop_nulls().is_between(-(2**53), 2**53).all() or (number != number.round()).any():
             raise InputError(
-                f"{path}: the labels are numbers with fractions, a regression target; seft classifies"
+                f"{path}: the labels are numbers with fractions or beyond all classes; seft classifies"
             )
         text = number.cast(pl.Int64).cast(pl.String)
         names = number.drop_nulls().cast(pl.Int64).unique().sort().cast(pl.String).to_list()
         if set(names) <= {"0", "1"}:
             names = ["0", "1"]
+    elif words.drop_nulls().is_in(["true", "false"]).all():  # True and TRUE are one class
+        text, names = words, ["false", "true"]
     else:
         names = text.drop_nulls().unique().sort().to_list()
     if len(names) < 2:
@@ -425,6 +458,8 @@ def _when(at: str | None, answers: Labels) -> int | None:
     unit = None if match is None else _SHORT.get(match[2], match[2])
     if match is None or unit not in UNITS:
         raise InputError(f"--at {at!r}: give a number and a unit, such as 48h, 90min or 7d")
+    if float(match[1]) * UNITS[unit] >= FARTHEST:
+        raise InputError(f"--at {at!r}: is further off than can be counted")
     return round(float(match[1]) * UNITS[unit])
 
 
@@ -445,30 +480,35 @@ class Facts:
             return cls(path=None, table=pl.DataFrame(schema={"id": pl.String}), names=())
         frame = open_file(path, {columns.id: " (name it with --id-column)"})
         present = frame.collect_schema().names()
-        names = tuple(name for name in present if name not in ("_row", columns.id, "start", "group"))
-        selected: list[str | pl.Expr] = ["_row", text_of(columns.id).alias("id")]
+        for name in ("label", "split"):
+            if name in present:
+                raise InputError(f"{path}: the column {name!r} belongs to the labels; it is no static")
+        names = tuple(name for name in present if name not in (ROW, columns.id, "start", "group"))
+        selected: list[str | pl.Expr] = [ROW, name_of(frame, columns.id).alias("id")]
         if "start" in present:
-            start_clock = Clock.of(path, frame, "start", "hours")
-            if start_clock.numeric:
+            began = Clock.of(path, frame, "start", "hours")
+            if began is not None and began.numeric:
                 raise InputError(f"{path}: the column 'start' must hold dates; numeric times start at 0")
-            refuse_unreadable_time(path, frame, "start", start_clock.microseconds("start"), may_be_blank=True)
-            selected.append(start_clock.microseconds("start").alias("start"))
+            like = None if clock.numeric else clock
+            selected.append(microseconds_of(path, frame, began, like, may_be_blank=True).alias("start"))
         if "group" in present:
-            selected.append(text_of("group").alias("group"))
-        table = collect(path, frame.select(*selected, *(text_of(name).alias(f"_{name}") for name in names)))
+            selected.append(name_of(frame, "group").alias("group"))
+        table = collect(path, frame.select(*selected, *(text_of(name).alias(f"={name}") for name in names)))
         _check_ids(path, table, unique=True)
         return cls(path=path, table=table, names=names)
 
     def statics(self, series: pl.DataFrame) -> tuple[Static, ...]:
         """Numbers stay numbers; text has a level for each word of the training split, and one unknown."""
-        training = series.filter(pl.col("split").is_in(["train", "all"])).select("id")
+        training = series.filter(pl.col("split") == "train").select("id")
+        if not len(training):  # one split of new data, or splits by other names
+            training = series.select("id")
         trained = self.table.join(training, on="id", how="semi")
         found = []
         for name in self.names:
             if self._numbers(name) is not None:
                 found.append(Static(name=name))
                 continue
-            levels = trained[f"_{name}"].drop_nulls().unique().sort().to_list()
+            levels = trained[f"={name}"].drop_nulls().unique().sort().to_list()
             if len(levels) > MOST_CATEGORIES:
                 raise InputError(f"{self.path}: {name} has {len(levels):,} levels, too many for one static")
             found.append(Static(name=name, levels=(*(x for x in levels if x != UNKNOWN), UNKNOWN)))
@@ -476,12 +516,12 @@ class Facts:
 
     def _numbers(self, name: str) -> pl.Series | None:
         """The column as numbers, or None where any of it is text."""
-        text = self.table[f"_{name}"]
+        text = self.table[f"={name}"]
         number = text.cast(pl.Float64, strict=False)
         if number.null_count() > text.null_count():
             return None
         if number.is_infinite().any():
-            row = self.table["_row"][number.is_infinite().fill_null(False).arg_max() or 0]
+            row = self.table[ROW][number.is_infinite().fill_null(False).arg_max() or 0]
             assert self.path is not None
             raise InputError(f"{row_name(self.path, row)}: {name} is infinite")
         return number
@@ -489,9 +529,9 @@ class Facts:
     def matrix(self, ids: pl.Series, schema: Schema) -> NDArray[np.float32]:
         """(B, S) the static columns of some series."""
         rows = ids.to_frame("id").join(
-            self.table.with_row_index("_position"), on="id", how="left", maintain_order="left"
+            self.table.with_row_index("(position)"), on="id", how="left", maintain_order="left"
         )
-        position = rows["_position"]
+        position = rows["(position)"]
         columns: list[NDArray[np.float32]] = []
         for static in schema.statics:
             if not static.levels:
@@ -499,7 +539,7 @@ class Facts:
                 assert number is not None
                 columns.append(number.gather(position).cast(pl.Float32).fill_null(np.nan).to_numpy())
                 continue
-            word = self.table[f"_{static.name}"].gather(position).fill_null(UNKNOWN)
+            word = self.table[f"={static.name}"].gather(position).fill_null(UNKNOWN)
             word = pl.select(
                 pl.when(word.is_in(static.levels)).then(word).otherwise(pl.lit(UNKNOWN))
             ).to_series()
@@ -548,34 +588,35 @@ def _refuse_unknown(answers: Labels, facts: Facts, series: pl.DataFrame) -> None
     if unknown.height:
         assert answers.path is not None
         raise InputError(
-            f"{row_name(answers.path, unknown['_row'][0])}: a label for the id {unknown['id'][0]!r}, "
+            f"{row_name(answers.path, unknown[ROW][0])}: a label for the id {unknown['id'][0]!r}, "
             "which has neither observations nor statics"
         )
 
 
 def _with_one_per_id(series: pl.DataFrame, answers: Labels, name: str) -> pl.DataFrame:
-    """A column of the labels that must say the same in all rows of an id."""
+    """A column of the labels that must say the same in all rows of an id; before what the statics say."""
     given = answers.table.select("id", name).drop_nulls().unique(maintain_order=True)
     if (torn := given.filter(pl.col("id").is_duplicated())).height:
         first, second = torn.filter(pl.col("id") == torn["id"][0])[name].to_list()[:2]
         raise InputError(
             f"{answers.path}: the id {torn['id'][0]!r} has two {name}s, {first!r} and {second!r}"
         )
-    if name in series.columns:
-        series = series.drop(name)
-    return series.join(given, on="id", how="left", maintain_order="left")
+    joined = series.join(given, on="id", how="left", maintain_order="left", suffix=" of the labels")
+    if name not in series.columns:
+        return joined
+    said = f"{name} of the labels"
+    return joined.with_columns(pl.coalesce(said, name).alias(name)).drop(said)
 
 
 def _read_splits(path: Path | None, columns: Columns) -> tuple[Path, pl.DataFrame] | None:
     if path is None:
         return None
     frame = open_file(path, {columns.id: " (name it with --id-column)", "split": ""})
-    table = collect(
-        path, frame.select("_row", text_of(columns.id).alias("id"), text_of("split").alias("split"))
-    )
+    names = [name_of(frame, columns.id).alias("id"), name_of(frame, "split").alias("split")]
+    table = collect(path, frame.select(ROW, *names))
     _check_ids(path, table, unique=True)
     if table["split"].null_count():
-        row = table.filter(pl.col("split").is_null())["_row"][0]
+        row = table.filter(pl.col("split").is_null())[ROW][0]
         raise InputError(f"{row_name(path, row)}: the split is blank")
     return path, table
 
@@ -594,7 +635,7 @@ def _with_splits(
         path, table = given
         if (unknown := table.join(series, on="id", how="anti")).height:
             raise InputError(
-                f"{row_name(path, unknown['_row'][0])}: a split for the id {unknown['id'][0]!r}, which is "
+                f"{row_name(path, unknown[ROW][0])}: a split for the id {unknown['id'][0]!r}, which is "
                 "unknown"
             )
         series = series.join(table.select("id", "split"), on="id", how="left", maintain_order="left")
@@ -606,10 +647,7 @@ def _with_splits(
         series = series.with_columns(split=pl.lit("all"))
     else:
         return _with_drawn_splits(series, answers, seed, notes)
-    missing = series["split"].null_count()
-    if missing:
-        notes["series without a label or split, in the split 'unlabelled'"] += missing
-    series = series.with_columns(pl.col("split").fill_null("unlabelled"))
+    series = _with_the_rest(series, notes)
     torn = (
         series.group_by("group").agg(pl.col("split").unique().sort()).filter(pl.col("split").list.len() > 1)
     )
@@ -620,14 +658,20 @@ def _with_splits(
 
 
 def _with_drawn_splits(series: pl.DataFrame, answers: Labels, seed: int, notes: Counter[str]) -> pl.DataFrame:
-    """A stratified draw by group; series without a label row stand aside."""
+    """A stratified draw by group among the series that the labels name."""
     labelled = series["id"].is_in(answers.table["id"].implode())
-    if not labelled.all():
-        notes["series without a label or split, in the split 'unlabelled'"] += int((~labelled).sum())
-    drawn = split(series["group"].to_numpy(), answers.strata(series["id"]), seed=seed)
-    return series.with_columns(
-        pl.when(labelled).then(pl.Series(drawn.tolist())).otherwise(pl.lit("unlabelled")).alias("split")
-    )
+    asked = series.filter(labelled)
+    drawn = split(asked["group"].to_numpy(), answers.strata(asked["id"]), seed=seed)
+    parts = asked.select("id").with_columns(pl.Series("split", drawn.tolist(), pl.String))
+    return _with_the_rest(series.join(parts, on="id", how="left", maintain_order="left"), notes)
+
+
+def _with_the_rest(series: pl.DataFrame, notes: Counter[str]) -> pl.DataFrame:
+    """Series without a split go where others of their group are, or else stand aside as `unlabelled`."""
+    of_group = pl.col("split").drop_nulls().first().over("group")
+    series = series.with_columns(pl.col("split").fill_null(of_group))
+    notes["series without a label or split, in the split 'unlabelled'"] += series["split"].null_count()
+    return series.with_columns(pl.col("split").fill_null("unlabelled"))
 
 
 # --- shards ----------------------------------------------------------------------------------------

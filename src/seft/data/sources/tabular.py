@@ -26,7 +26,7 @@ UNITS = {
     "years": 31_557_600 * _SECOND,  # 365.25 days
 }
 TimeUnit = Literal["microseconds", "milliseconds", "seconds", "minutes", "hours", "days", "weeks", "years"]
-_FARTHEST = 2.0**62  # microseconds; beyond that whole numbers of them run out
+FARTHEST = 2.0**62  # microseconds; beyond that whole numbers of them run out
 
 # What a date in a CSV file may look like; nothing whose day and month could be confused.
 _DATE_FORMATS = (
@@ -40,24 +40,44 @@ _DATE_FORMATS = (
 )
 
 
+ROW = "(row)"  # the number of a row in its file, a name that no file will have
+
+# What stands for nothing in a column of text; `none` may be somebody's category and is left alone.
+_BLANK = ("", "na", "n/a", "nan", "null", "<na>")
+
+
 def _scan(path: Path) -> pl.LazyFrame:
     """A file's columns with the number of each row; those of a CSV file as text."""
     if not path.is_file():
         raise InputError(f"{path}: there is no such file")
     if path.suffix == ".parquet":
-        return pl.scan_parquet(path, row_index_name="_row")
-    return pl.scan_csv(path, row_index_name="_row", infer_schema=False)
+        return pl.scan_parquet(path, row_index_name=ROW, glob=False)
+    return pl.scan_csv(path, row_index_name=ROW, infer_schema=False, glob=False)
 
 
 def open_file(path: Path, needed: dict[str, str]) -> pl.LazyFrame:
     """Scan a file and see that its columns are there; `needed` maps a column to the option naming it."""
     frame = _reading(path, lambda: _scan(path))
-    present = _reading(path, frame.collect_schema).names()
+    present = [name for name in _reading(path, frame.collect_schema).names() if name != ROW]
+    for name in present:
+        if not name.strip():
+            raise InputError(f"{path}: has a column without a name (a saved row number?); remove it")
+        original, _, number = name.rpartition("_duplicated_")
+        if number.isdigit() and original in present:
+            raise InputError(f"{path}: has two columns called {original!r}; rename one of them")
     for column, option in needed.items():
         if column not in present:
-            has = ", ".join(name for name in present if name != "_row")
-            raise InputError(f"{path}: has no column {column!r}{option}; it has {has}")
+            raise InputError(f"{path}: has no column {column!r}{option}; {_instead(column, present)}")
     return frame
+
+
+def _instead(column: str, present: list[str]) -> str:
+    """What may have been meant by a column that is not there."""
+    for separator, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        if len(present) == 1 and separator in present[0]:
+            return f"its columns are separated by {name}: write it with commas"
+    alike = [name for name in present if name.strip().casefold() == column.casefold()]
+    return f"is it {alike[0]!r}?" if alike else f"it has {', '.join(present)}"
 
 
 def _reading(path: Path, read: Callable[[], T]) -> T:
@@ -78,7 +98,17 @@ def row_name(path: Path, row: int) -> str:
 
 
 def text_of(column: str) -> pl.Expr:
-    """A column as text, null where it is blank."""
+    """A column as text, null where it says nothing."""
+    text = pl.col(column).cast(pl.String).str.strip_chars()
+    return pl.when(~text.str.to_lowercase().is_in(_BLANK)).then(text)
+
+
+def name_of(frame: pl.LazyFrame, column: str) -> pl.Expr:
+    """A column of names, null where blank: as they stand in text (`Na` is sodium), 1.0 as 1."""
+    if frame.collect_schema()[column].is_float():
+        number = pl.col(column).fill_nan(None)
+        whole = number.cast(pl.Int64, strict=False)
+        return pl.when(whole == number).then(whole.cast(pl.String)).otherwise(number.cast(pl.String))
     text = pl.col(column).cast(pl.String).str.strip_chars()
     return pl.when(text != "").then(text)
 
@@ -88,61 +118,88 @@ def text_of(column: str) -> pl.Expr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """How the table tells time: numbers of a unit since the start, or dates of some format."""
+    """How a column tells time: numbers of a unit since the start, or dates of some format."""
 
+    column: str
     numeric: bool
+    zoned: bool = False  # dates that know their time zone; they count in UTC
     unit: int = 1  # microseconds, where numeric
     date_format: str | None = None  # where dates are text
 
     @classmethod
-    def of(cls, path: Path, frame: pl.LazyFrame, column: str, unit: TimeUnit) -> "Clock":
-        """Find it out from the column's type or, where that is text, from its first rows."""
+    def of(cls, path: Path, frame: pl.LazyFrame, column: str, unit: TimeUnit) -> "Clock | None":
+        """Found out from the column's type or, where that is text, from its first rows; None if blank."""
         kind = frame.collect_schema()[column]
         if kind.is_numeric():
-            return cls(numeric=True, unit=UNITS[unit])
-        if kind.is_temporal():
-            return cls(numeric=False)
-        sample = collect(path, frame.select(text_of(column)).drop_nulls().head(1_000))[column]
-        if sample.cast(pl.Float64, strict=False).null_count() == 0:
-            return cls(numeric=True, unit=UNITS[unit])
-        for date_format in _DATE_FORMATS:
-            clock = cls(numeric=False, date_format=date_format)
-            if sample.to_frame().select(clock.microseconds(column)).to_series().null_count() == 0:
-                return clock
-        raise InputError(
-            f"{path}: the {column} {sample[0]!r} is neither a number nor a date like 2024-01-31 13:45:00"
-        )
+            return cls(column=column, numeric=True, unit=UNITS[unit])
+        if isinstance(kind, pl.Datetime | pl.Date):
+            zoned = isinstance(kind, pl.Datetime) and kind.time_zone is not None
+            return cls(column=column, numeric=False, zoned=zoned)
+        if kind not in (pl.String, pl.Categorical, pl.Null):
+            raise InputError(f"{path}: the {column} is {kind}; numbers or dates are expected")
+        sample = collect(path, frame.select(text_of(column)).drop_nulls().head(1_000))
+        if not len(sample):
+            return None
+        candidates = [
+            cls(column=column, numeric=True, unit=UNITS[unit]),
+            *(
+                cls(column=column, numeric=False, zoned="%#z" in form, date_format=form)
+                for form in _DATE_FORMATS
+            ),
+        ]
+        # The one that most rows agree with; a row that does not is then named by itself.
+        read = [
+            len(sample) - sample.select(clock.microseconds()).to_series().null_count() for clock in candidates
+        ]
+        if max(read) == 0:
+            raise InputError(
+                f"{path}: the {column} {sample.item(0, 0)!r} is neither a number nor a date like "
+                "2024-01-31 13:45:00"
+            )
+        return candidates[read.index(max(read))]
 
-    def microseconds(self, column: str) -> pl.Expr:
+    def microseconds(self) -> pl.Expr:
         """The column as whole microseconds, since the start or since 1970; null where it is unreadable."""
         if self.numeric:
-            number = pl.col(column).cast(pl.Float64, strict=False) * self.unit
-            near = number.is_finite() & (number.abs() < _FARTHEST)
+            number = pl.col(self.column).cast(pl.Float64, strict=False) * self.unit
+            near = number.is_finite() & (number.abs() < FARTHEST)
             return pl.when(near).then(number.round().cast(pl.Int64, strict=False))
         if self.date_format is None:
-            return pl.col(column).cast(pl.Datetime("us")).dt.epoch("us")
-        date = (
-            pl.col(column).str.strip_chars().str.to_datetime(self.date_format, time_unit="us", strict=False)
-        )
-        return date.dt.epoch("us")
+            return pl.col(self.column).cast(pl.Datetime("us")).dt.epoch("us")
+        text = pl.col(self.column).cast(pl.String).str.strip_chars()
+        return text.str.to_datetime(self.date_format, time_unit="us", strict=False).dt.epoch("us")
 
-    def readable(self, path: Path, frame: pl.LazyFrame, column: str) -> pl.Expr:
-        """The same for another column, which must tell time the same way."""
-        kind = frame.collect_schema()[column]
-        if kind.is_temporal() if self.numeric else kind.is_numeric():
-            expected = "numbers" if self.numeric else "dates"
-            raise InputError(f"{path}: the column {column!r} should hold {expected}, as the times do")
-        if kind == pl.String or self.numeric:
-            return self.microseconds(column)
-        return Clock(numeric=False).microseconds(column)
+    def check_like(self, other: "Clock", path: Path) -> None:
+        """Raise where two columns cannot be compared: numbers and dates, or dates with and without a zone."""
+        for mine, theirs, kinds in (
+            (self.numeric, other.numeric, ("numbers", "dates")),
+            (self.zoned, other.zoned, ("dates with a time zone", "dates without one")),
+        ):
+            if mine != theirs:
+                raise InputError(
+                    f"{path}: the {self.column} is in {kinds[not mine]} and the observations' "
+                    f"{other.column} in {kinds[not theirs]}; write both alike"
+                )
 
 
-def refuse_unreadable_time(
-    path: Path, frame: pl.LazyFrame, column: str, time: pl.Expr, may_be_blank: bool
-) -> None:
-    """Raise where a time cannot be read; say in which row."""
-    wrong = time.is_null() & text_of(column).is_not_null() if may_be_blank else time.is_null()
-    rows = collect(path, frame.filter(wrong).select("_row", pl.col(column).cast(pl.String)).head(1))
+def microseconds_of(
+    path: Path,
+    frame: pl.LazyFrame,
+    clock: Clock | None,
+    like: Clock | None = None,
+    may_be_blank: bool = False,
+) -> pl.Expr:
+    """A column's times, checked: every row can be read, and it tells time as `like` does."""
+    if clock is None:
+        return pl.lit(None, pl.Int64)
+    if like is not None:
+        clock.check_like(like, path)
+    time = clock.microseconds()
+    said = text_of(clock.column).is_not_null()
+    wrong = time.is_null() & said if may_be_blank else time.is_null()
+    rows = collect(path, frame.filter(wrong).select(ROW, pl.col(clock.column).cast(pl.String)).head(1))
     if len(rows):
         row, text = rows.row(0)
-        raise InputError(f"{row_name(path, row)}: the {column} {text!r} cannot be read as a time")
+        what = "is blank" if text is None else f"{text!r} cannot be read as a time"
+        raise InputError(f"{row_name(path, row)}: the {clock.column} {what}")
+    return time

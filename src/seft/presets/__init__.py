@@ -1,0 +1,1 @@
+"""The paper's selected hyperparameters, and winners of searches, as YAML."""

@@ -3,18 +3,22 @@
 import json as json_format
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from difflib import get_close_matches
 from errno import ENOSPC
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
 
 import seft
 from seft.error import InputError
+
+if TYPE_CHECKING:
+    from seft.training.recipe import Recipe
 
 # Imported when asked for: `seft --help` answers at once, and nothing loads what it does not use.
 SOURCES = ("physionet2012", "physionet2019", "mimic3", "meds", "table", "synthetic")
@@ -62,7 +66,76 @@ def _inspect(
         draw(folder, plot)
 
 
-COMMANDS: dict[str, Callable[[list[str]], None]] = {"prepare": prepare, "inspect": inspect}
+def train(arguments: list[str]) -> None:
+    """Train a model on a dataset."""
+    from seft.models.registry import MODELS, model_class
+    from seft.training.recipe import Recipe
+
+    usage = "seft train MODEL DATASET --out RUN [--preset NAME] [options]"
+    name = _choose(arguments, tuple(MODELS), "model", usage, lambda model: model_class(model).__doc__ or "")
+    preset, rest = _taken(arguments[1:], "--preset")
+    recipe = Recipe.default(name) if preset is None else Recipe.preset(preset)
+    if recipe.model != name:
+        raise InputError(f"the preset {preset} is one of {recipe.model}, not of {name}")
+
+    def run(
+        dataset: Dataset,
+        /,
+        *,
+        out: Path,
+        config: recipe.config.__class__ = recipe.config,  # type: ignore[name-defined]
+        training: recipe.training.__class__ = recipe.training,  # type: ignore[name-defined]
+        device: str | None = None,
+        record: Path | None = None,
+        note: str = "",
+    ) -> None:
+        """Train a model on a dataset; killed at any moment, the same command goes on.
+
+        Args:
+            dataset: The dataset folder.
+            out: The run folder to make, or to go on with.
+            config: Of the model.
+            training: How it is trained.
+            device: cuda, mps or cpu (default: what there is).
+            record: Append the finished run to this CSV, judged on the test split.
+            note: What to write in that row beside the numbers.
+        """
+        _train(replace(recipe, config=config, training=training), preset, dataset, out, device, record, note)
+
+    tyro.cli(run, prog=f"seft train {name}", args=rest, config=(tyro.conf.OmitArgPrefixes,))
+
+
+def _train(
+    recipe: "Recipe",
+    preset: str | None,
+    dataset: Path,
+    out: Path,
+    device: str | None,
+    record: Path | None,
+    note: str,
+) -> None:
+    from seft.training.run import train as train_run
+
+    trained = train_run(
+        recipe, dataset, out, device=device, tell=lambda epoch: print(epoch.line(), flush=True)
+    )
+    print(
+        f"best of {trained.epochs} epochs: {trained.best_epoch}, "
+        f"{trained.predictor.task.metric} {trained.best:.4f} on validation; saved in {out}"
+    )
+
+
+def _taken(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
+    """The value of a flag that decides what the others' defaults are, and the arguments without it."""
+    for number, argument in enumerate(arguments):
+        if argument == flag and number + 1 < len(arguments):
+            return arguments[number + 1], arguments[:number] + arguments[number + 2 :]
+        if argument.startswith(f"{flag}="):
+            return argument.split("=", 1)[1], arguments[:number] + arguments[number + 1 :]
+    return None, arguments
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {"prepare": prepare, "inspect": inspect, "train": train}
 
 
 def _command_line(name: str) -> str:

@@ -1,4 +1,4 @@
-from math import isnan, log, nan
+from math import isnan, nan
 
 import numpy as np
 import pytest
@@ -79,18 +79,23 @@ def test_what_was_distorted_is_found_again() -> None:
     assert log_loss(label, slope * logit + bias) < log_loss(label, logit)
 
 
+def affine_loss(slope: float, bias: float, label: Array, logit: Array, weight: Array) -> float:
+    z = slope * logit + bias
+    fit = weight @ np.logaddexp(0, np.where(label == 1, -z, z))
+    return float(fit + PRIOR / 2 * ((slope - 1) ** 2 + bias**2 / 2))
+
+
 @given(answers())
 def test_the_fit_is_scipys_and_a_weight_a_repetition(rows: Rows) -> None:
     label, logit, weight = rows
-
-    def loss(at: Array) -> float:
-        z = at[0] * logit + at[1]
-        fit = weight @ np.logaddexp(0, np.where(label == 1, -z, z))
-        return float(fit + PRIOR / 2 * ((at[0] - 1) ** 2 + at[1] ** 2 / 2))
-
-    found = minimize(loss, [1, 0], bounds=[(SLOPE_FLOOR, None), (None, None)], options={"gtol": 1e-9})
+    found = minimize(
+        lambda at: affine_loss(at[0], at[1], label, logit, weight),
+        [1, 0],
+        bounds=[(SLOPE_FLOOR, None), (None, None)],
+        options={"gtol": 1e-9},
+    )
     fitted = fit_affine(label, logit, weight)
-    assert loss(np.array(fitted)) <= found.fun + 1e-6
+    assert affine_loss(*fitted, label, logit, weight) <= found.fun + 1e-6
     repeated = [np.repeat(column, weight.astype(int)) for column in (label, logit)]
     assert fit_affine(*repeated) == pytest.approx(fitted, rel=1e-6, abs=1e-6)
 
@@ -100,12 +105,14 @@ def test_the_fit_is_scipys_and_a_weight_a_repetition(rows: Rows) -> None:
 def test_separable_one_sided_and_reversed_data_stay_finite_and_monotone(
     label: list[int], scale: float
 ) -> None:
-    logit = np.array([-2.0, -1.0, 1.0, 2.0])[: len(label)] * scale
-    slope, bias = fit_affine(np.array(label, dtype=float), logit)
+    rows = np.array(label, dtype=float), np.array([-2.0, -1.0, 1.0, 2.0])[: len(label)] * scale
+    slope, bias = fit_affine(*rows)
     assert np.isfinite([slope, bias]).all()
     assert slope > 0
-    if label == [0, 0, 0, 0]:
-        assert (slope * logit + bias < -log(3)).any()
+    once = np.ones(len(label))
+    least = affine_loss(slope, bias, *rows, once)
+    for near, shift in ((1.01 * slope, 0.0), (0.99 * slope, 0.0), (slope, 0.01), (slope, -0.01)):
+        assert affine_loss(max(near, SLOPE_FLOOR), bias + shift, *rows, once) >= least - 1e-9
 
 
 def test_nothing_is_learnt_from_nothing() -> None:

@@ -162,7 +162,14 @@ def test_a_line_is_its_corners() -> None:
     x = np.array([0, 0, 1, 2, 2, 2, 3, 4], dtype=float)
     y = np.array([0, 0, 1, 2, 2, 5, 5, 5], dtype=float)
     kept = thin(x, y, 100)
-    assert list(zip(x[kept], y[kept], strict=True)) == [(0, 0), (2, 2), (2, 5), (4, 5)]
+    assert list(zip(x[kept], y[kept], strict=True)) == [(0, 0), (1, 1), (2, 2), (2, 5), (4, 5)]
+
+
+def test_a_long_line_is_thinned_alike_on_every_scale() -> None:
+    x, y = np.cumsum(np.random.default_rng(0).normal(size=(2, 1000)), axis=1)
+    kept = thin(x, y, 50)
+    assert 40 < len(kept) <= 50
+    assert kept.tolist() == thin(1024 * x, y, 50).tolist() == thin(x, 1024 * y, 50).tolist()
 
 
 def test_a_long_curve_stays_within_a_step_of_few_points() -> None:

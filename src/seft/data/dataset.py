@@ -38,6 +38,10 @@ class Dataset(Folder):
         """How many observations each series has."""
         return self._observations.count[rows]
 
+    def queries(self, rows: Rows) -> NDArray[np.int64]:
+        """How many queries each series has."""
+        return self._queries.count[rows]
+
     def classes(self, rows: Rows) -> NDArray[np.int64]:
         """The class of each series, -1 where nothing is scored: what balancing and stratifying go by.
 

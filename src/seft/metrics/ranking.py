@@ -107,18 +107,19 @@ class Weighted:
     def roc(self, points: int) -> Curve:
         """Sensitivity over 1 - specificity, about `points` of it at most."""
         hit, called, threshold = self._at_ends()
-        # Straight lines are found on the weights themselves: integers have no rounding.
-        kept = thin(called - hit, hit, points)
-        return Curve(
-            x=(called - hit)[kept] / self.negatives, y=hit[kept] / self.positives, threshold=threshold[kept]
-        )
+        x, y = (called - hit) / self.negatives, hit / self.positives
+        kept = thin(x, y, points)
+        return Curve(x=x[kept], y=y[kept], threshold=threshold[kept])
 
     def precision_recall(self, points: int) -> Curve:
-        """Precision over recall, 1 before the first call, about `points` of it at most."""
+        """Precision over recall, 1 before the first call, about `points` of it at most.
+
+        The area under it is that of steps: a precision holds back to the recall before it.
+        """
         hit, called, threshold = self._at_ends()
-        y = np.where(called > 0, hit / np.where(called > 0, called, 1), 1)
-        kept = thin(hit, y, points)
-        return Curve(x=hit[kept] / self.positives, y=y[kept], threshold=threshold[kept])
+        x, y = hit / self.positives, np.where(called > 0, hit / np.where(called > 0, called, 1), 1)
+        kept = thin(x, y, points)
+        return Curve(x=x[kept], y=y[kept], threshold=threshold[kept])
 
     def _called(self, threshold: float) -> tuple[float, float]:
         """The weight of the positives and of all rows at or above a threshold."""
@@ -216,12 +217,15 @@ def cumulative(weight: Array) -> Floats:
 
 
 def thin(x: Floats, y: Floats, points: int) -> Rows:
-    """The points that a plot of the line needs: its corners, or about `points` evenly along its length."""
+    """The points that a plot of the line needs: its corners, or about `points` evenly along its length.
+
+    Only inside a level or an upright stretch nothing is lost, whether lines or steps join the points.
+    """
     moves = (np.diff(x, prepend=nan) != 0) | (np.diff(y, prepend=nan) != 0)
     kept = np.flatnonzero(moves)
     dx, dy = np.diff(x[kept]), np.diff(y[kept])
     corner = np.ones(len(kept), dtype=np.bool_)
-    corner[1:-1] = dx[:-1] * dy[1:] != dx[1:] * dy[:-1]
+    corner[1:-1] = ((dx[:-1] != 0) | (dx[1:] != 0)) & ((dy[:-1] != 0) | (dy[1:] != 0))
     kept = kept[corner]
     if len(kept) <= points:
         return kept

@@ -37,6 +37,16 @@ class Epoch:
     learning_rate: float
     seconds: float  # training steps and the validation pass
 
+    def line(self) -> str:
+        """For people who watch."""
+        metrics = "  ".join(
+            f"{name} {self.metrics[name]:.4f}" for name in ("auroc", "auprc", "balanced_accuracy")
+        )
+        return (
+            f"epoch {self.epoch:>3}  loss {self.loss:.4f}  {metrics}  "
+            f"best {self.best:.4f} at {self.best_epoch}  {self.seconds:.1f} s"
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {
             "epoch": self.epoch,
@@ -259,7 +269,7 @@ def predict(
 ) -> Iterator[tuple[Rows, Tensor, Tensor]]:
     """Rows, logits (Q, C) and labels (Q, C) of some series, in their order, batch by batch."""
     model.eval()
-    for part in _parts(rows, dataset.observations(rows)):
+    for part in parts_by_observations(rows, dataset.observations(rows)):
         batch = source.batch(part).to(model.device)
         yield part, model(batch).float().cpu(), batch.label.cpu()
 
@@ -269,7 +279,7 @@ def validate(model: Model, dataset: Dataset, source: Source, rows: Rows) -> dict
     return of_task(model.task, torch.cat(labels).numpy(), torch.cat(logits).numpy())
 
 
-def _parts(rows: Rows, observations: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[Rows]:
+def parts_by_observations(rows: Rows, observations: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[Rows]:
     """Consecutive rows, cut where their observations fill a batch."""
     part = (np.cumsum(observations) - observations) // PREDICTED_AT_ONCE
     for begin in in_order(np.unique(part), 1):

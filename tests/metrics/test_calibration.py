@@ -80,7 +80,7 @@ def test_what_was_distorted_is_found_again() -> None:
 
 
 def affine_loss(slope: float, bias: float, label: Array, logit: Array, weight: Array) -> float:
-    z = slope * logit + bias
+    z = slope * logit.astype(np.float64) + bias
     fit = weight @ np.logaddexp(0, np.where(label == 1, -z, z))
     return float(fit + PRIOR / 2 * ((slope - 1) ** 2 + bias**2 / 2))
 

@@ -34,7 +34,7 @@ def test_a_stream_in_pieces_pools_as_the_whole(sizes: list[int], seed: int) -> N
     logits, values = elements(sum(sizes), seed)
     at_once = softmax_pool(logits, values, whole(sum(sizes)), nothing())
     carry = nothing()
-    for e, h in zip(logits.split(sizes), values.split(sizes), strict=True):
+    for e, h in zip(torch.split(logits, sizes), torch.split(values, sizes), strict=True):
         carry = softmax_pool(e, h, whole(len(e)), carry)
     torch.testing.assert_close(carry.level, at_once.level)
     torch.testing.assert_close(carry.value, at_once.value)
@@ -49,7 +49,7 @@ def test_sums_and_maxima_in_pieces_are_those_of_the_whole(sizes: list[int], seed
     _, values = elements(sum(sizes), seed)
     values = values.relu()
     added = highest = Pooled(torch.zeros(1, 1), torch.zeros(1, 1, WIDTH, dtype=torch.float64))
-    for h in values.split(sizes):
+    for h in torch.split(values, sizes):
         added = sum_pool(h, whole(len(h)), added)
         highest = max_pool(h, whole(len(h)), highest)
     torch.testing.assert_close(added.value[0, 0], values.sum(0))

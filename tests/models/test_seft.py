@@ -96,7 +96,7 @@ def plain_answer(m: Seft, static: Tensor, rows: list[tuple[float, float, int, in
             pooled = stacked.sum(0) / max(len(h), 1)
         else:
             pooled = stacked.amax(0) if len(h) else static.new_zeros(width)
-        return m.rho(torch.cat([pooled, extra]))
+        return read_out(m, [pooled, extra])
     heads = []
     for head in range(config.n_heads):
         logits = []
@@ -107,11 +107,16 @@ def plain_answer(m: Seft, static: Tensor, rows: list[tuple[float, float, int, in
                 summary = m.psi_final(torch.stack([m.psi(other) for other in seen]).mean(0))
                 key = torch.cat([element, summary])
             logits.append(key @ m.key[:, head] @ m.query[head] / sqrt(config.dot_prod_dim))
-        weights = torch.stack(logits).softmax(0) if logits else []
+        weights = torch.stack(logits).softmax(0) if logits else static.new_zeros(0)
         heads.append(
             sum((w * x for w, x in zip(weights, h, strict=True)), static.new_zeros(config.latent_width))
         )
-    return m.rho(torch.cat([*heads, extra]))
+    return read_out(m, [*heads, extra])
+
+
+def read_out(m: Seft, parts: list[Tensor]) -> Tensor:
+    answer: Tensor = m.rho(torch.cat(parts))
+    return answer
 
 
 @variants

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from seft.data import ragged
-from seft.data.batch import segment_of_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +19,9 @@ class Pooled:
     level: Tensor  # (…, H) log Σ_j exp(e_j), -inf where nothing was seen
     value: Tensor  # (…, H, D) Σ_j softmax(e)_j h_j, 0 where nothing was seen
 
-    def take(self, rows: Tensor) -> "Pooled":
-        return Pooled(self.level[rows], self.value[rows])
+    def repeat(self, offsets: Tensor) -> "Pooled":
+        """(B, …) -> (Q, …): to each query what its series has; the gradient adds up in order."""
+        return Pooled(ragged.segment_repeat(self.level, offsets), ragged.segment_repeat(self.value, offsets))
 
 
 def softmax_pool(logits: Tensor, values: Tensor, intervals: ragged.Intervals, carry: Pooled) -> Pooled:
@@ -30,7 +30,7 @@ def softmax_pool(logits: Tensor, values: Tensor, intervals: ragged.Intervals, ca
     Over what each query sees; the mean is the case of equal logits.
     """
     seen = Pooled(*ragged.cumulative_softmax(logits, values, intervals))
-    return join(carry.take(segment_of_row(intervals.query_offsets)), seen)
+    return join(carry.repeat(intervals.query_offsets), seen)
 
 
 def join(one: Pooled, other: Pooled) -> Pooled:
@@ -44,12 +44,12 @@ def join(one: Pooled, other: Pooled) -> Pooled:
 
 def sum_pool(values: Tensor, intervals: ragged.Intervals, carry: Pooled) -> Pooled:
     """values (N, D) -> Σ_j h_j over what each query sees; the level stays as it is."""
-    before = carry.take(segment_of_row(intervals.query_offsets))
+    before = carry.repeat(intervals.query_offsets)
     return Pooled(before.level, before.value + ragged.cumulative_sum(values, intervals)[:, None])
 
 
 def max_pool(values: Tensor, intervals: ragged.Intervals, carry: Pooled) -> Pooled:
     """values (N, D) -> max_j h_j over what each query sees; h is not negative, so 0 stands for nothing."""
-    before = carry.take(segment_of_row(intervals.query_offsets))
+    before = carry.repeat(intervals.query_offsets)
     highest = ragged.cumulative_max(values, intervals)[:, None].clamp(min=0)
     return Pooled(before.level, torch.maximum(before.value, highest))

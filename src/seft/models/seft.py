@@ -226,13 +226,12 @@ class Seft(Model):
         arrived = ragged.cumulative_sum(
             self.psi(element), ragged.between_queries(batch.offsets, seen, moments)
         )
-        arrived = state.summary[series] + arrived
+        arrived = ragged.segment_repeat(state.summary, moments) + arrived
         mean = arrived / (state.count[series] + seen)[:, None]
         summed = state.summary.clone()
         present = batch.offsets.diff() > 0
         summed[present] = arrived[moments[1:][present] - 1]
-        of_row = moments[:-1][rows] + batch.moment
-        return mean[of_row], summed
+        return ragged.segment_repeat(mean, F.pad(end + 1, (1, 0))), summed
 
     def _logits(self, element: Tensor, summary: Tensor) -> Tensor:
         """e_ji = [f', s_j] W_i · Q_i / √d; W and Q meet first, for neither depends on j."""

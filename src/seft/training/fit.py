@@ -162,7 +162,7 @@ class Run:
         torch.manual_seed(_seed_of(self.config.seed, step, _rank_and_world()[0]))
         batch = self.source.batch(rows).to(self.model.device)
         loss, scored = self.model.objective(batch, self.weights)
-        sums = _summed_over_ranks(torch.stack([loss.detach(), scored.to(loss.dtype)]))
+        sums = summed_over_ranks(torch.stack([loss.detach(), scored.to(loss.dtype)]))
         self.optimizer.zero_grad(set_to_none=True)
         (loss / sums[1].clamp(min=1)).backward()  # type: ignore[no-untyped-call]
         add_gradients_of_ranks(self.model)
@@ -320,7 +320,7 @@ def _rank_and_world() -> tuple[int, int]:
     return 0, 1
 
 
-def _summed_over_ranks(sums: Tensor) -> Tensor:
+def summed_over_ranks(sums: Tensor) -> Tensor:
     if _rank_and_world()[1] > 1:
         distributed.all_reduce(sums)
     return sums

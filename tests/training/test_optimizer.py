@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -9,7 +11,7 @@ from seft.training.optimizer import Average, Plateau, learning_rate
 
 
 def reference_plateau(metrics: list[float]) -> list[float]:
-    """Keras' ReduceLROnPlateau(factor=0.5, patience=15, cooldown=15, min_lr=1e-5, mode=max), from its definition."""
+    """Keras' ReduceLROnPlateau with factor 0.5, patience 15, cooldown 15, min_lr 1e-5, from its definition."""
     rate, best, wait, cooldown, rates = 1e-3, -float("inf"), 0, 0, []
     for metric in metrics:
         if cooldown > 0:
@@ -50,8 +52,8 @@ def test_schedules_end_low_and_are_highest_where_they_should_be(schedule: str) -
     assert max(rates) == pytest.approx(1e-3, rel=1e-3)
     assert top == (pytest.approx(300, abs=2) if schedule == "one_cycle" else 0)
     assert rates[-1] <= 1.1e-5
-    assert all(a >= b for a, b in zip(rates[top:], rates[top + 1 :], strict=False))
-    assert all(a <= b for a, b in zip(rates[:top], rates[1 : top + 1], strict=False))
+    assert all(a >= b for a, b in pairwise(rates[top:]))
+    assert all(a <= b for a, b in pairwise(rates[: top + 1]))
 
 
 def test_warm_up_rises_evenly_to_the_rate() -> None:

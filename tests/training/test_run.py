@@ -231,20 +231,13 @@ def test_a_damaged_predictor_is_named(dataset: Dataset, tmp_path: Path, file: st
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_says_where(dataset: Dataset, tmp_path: Path) -> None:
-    wild = replace(
-        RECIPE, training=replace(RECIPE.training, learning_rate=10.0, optimizer="adam", clip_norm=None)
-    )
-    wild = replace(
-        wild, config=replace(SMALL, aggregation="sum"), training=replace(wild.training, max_epochs=300)
-    )
-    with pytest.raises(
-        InputError, match=r"the loss became (nan|inf) at step \d+ \(epoch \d+, series .*last good"
-    ):
+    wild = replace(RECIPE, training=replace(RECIPE.training, class_weights=(1e38, 1e38)))
+    with pytest.raises(InputError, match=r"the loss became inf at step 1 \(epoch 1, series .*last good"):
         train(wild, dataset.path, tmp_path / "run")
 
 
 def test_splits_that_cannot_be_learnt_from_are_refused(tmp_path: Path) -> None:
     synthetic.prepare(out=tmp_path / "d", series=2)
-    with pytest.raises(InputError, match="has no split 'val'|of one class|no split"):
+    with pytest.raises(InputError, match=r"has no split 'val'|of one class"):
         train(RECIPE, tmp_path / "d", tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -79,9 +79,7 @@ def bin_sums(rows: Weighted, p: Floats, bins: int) -> tuple[Floats, Floats, Floa
 
 def fit_affine(label: Array, logit: Array, weight: Array | None = None) -> tuple[float, float]:
     """(slope, bias) of Platt's scaling p = σ(slope · z + bias), slope > 0; `fit_temperature` of (0, z)."""
-    scored = ~np.isnan(label)
-    logits = np.column_stack([np.zeros(len(logit)), logit])[scored]
-    temperature, bias = fit_temperature(label[scored], logits, None if weight is None else weight[scored])
+    temperature, bias = fit_temperature(label, np.column_stack([np.zeros(len(logit)), logit]), weight)
     return 1 / temperature, float(bias[1] - bias[0])
 
 

@@ -11,7 +11,7 @@ from seft.training.optimizer import Average, Plateau, learning_rate
 
 
 def reference_plateau(metrics: list[float]) -> list[float]:
-    """Keras' ReduceLROnPlateau with factor 0.5, patience 15, cooldown 15, min_lr 1e-5, from its definition."""
+    """Keras' ReduceLROnPlateau: factor 0.5, patience 15, cooldown 15, min_lr 1e-5, from its definition."""
     rate, best, wait, cooldown, rates = 1e-3, -float("inf"), 0, 0, []
     for metric in metrics:
         if cooldown > 0:

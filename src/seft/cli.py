@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Imported when asked for: `seft --help` answers at once, and nothing loads what it does not use.
 SOURCES = ("physionet2012", "physionet2019", "mimic3", "meds", "table", "synthetic")
 
+Run = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+MaybeDataset = Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
 Dataset = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATASET")]
 
 
@@ -123,6 +125,10 @@ def _train(
         f"best of {trained.epochs} epochs: {trained.best_epoch}, "
         f"{trained.predictor.task.metric} {trained.best:.4f} on validation; saved in {out}"
     )
+    if record is not None:
+        from seft.evaluation.record import append
+
+        append(record, out, dataset, preset, note)
 
 
 def _taken(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
@@ -135,7 +141,87 @@ def _taken(arguments: list[str], flag: str) -> tuple[str | None, list[str]]:
     return None, arguments
 
 
-COMMANDS: dict[str, Callable[[list[str]], None]] = {"prepare": prepare, "inspect": inspect, "train": train}
+def evaluate(arguments: list[str]) -> None:
+    """Judge a run on a split, with intervals."""
+    tyro.cli(_evaluate, prog="seft evaluate", args=arguments)
+
+
+def _evaluate(
+    run: Run,
+    dataset: MaybeDataset = None,
+    /,
+    *,
+    split: str = "test",
+    threshold: float | None = None,
+    json: bool = False,
+) -> None:
+    """Judge a run on a split: metrics with 95 % intervals from 1,000 draws of groups.
+
+    Args:
+        run: The run folder, or a saved predictor.
+        dataset: The dataset folder (default: the one that the run was trained on).
+        split: Which of its splits.
+        threshold: On the raw logit (default: the run's own, chosen on validation; 0 is the paper's 0.5).
+        json: Print it as JSON.
+    """
+    from seft.data.dataset import open_dataset
+    from seft.evaluation.judgement import judge, render, to_json
+    from seft.evaluation.prediction import predict as answers
+    from seft.training.run import dataset_of, load
+
+    predictor = load(run)
+    data = open_dataset(dataset or dataset_of(run))
+    used = predictor.threshold if threshold is None else threshold
+    found = judge(answers(predictor, data, data.split(split)), used)
+    if json:
+        record = {"split": split, "threshold": used, "metrics": to_json(found)}
+        print(json_format.dumps(record, indent=1))
+    else:
+        print(f"{run} on {data.path}, split {split}, raw logit ≥ {used:.4g} called positive")
+        Console(markup=False, highlight=False).print(render(found))
+
+
+def predict(arguments: list[str]) -> None:
+    """Write one row a query: id, time, label, probability."""
+    tyro.cli(_predict, prog="seft predict", args=arguments)
+
+
+def _predict(run: Run, dataset: MaybeDataset = None, /, *, out: Path, split: str | None = None) -> None:
+    """Write one row a query: id, time, label, probability.
+
+    Args:
+        run: The run folder, or a saved predictor.
+        dataset: The dataset folder (default: the one that the run was trained on).
+        out: The Parquet file to write.
+        split: Only this split (default: every series).
+    """
+    import numpy as np
+
+    from seft.data.dataset import open_dataset
+    from seft.evaluation.prediction import predict as answers
+    from seft.models.predictor import Match
+    from seft.training.run import dataset_of, load
+
+    predictor = load(run)
+    data = open_dataset(dataset or dataset_of(run))
+    match = Match.of(predictor.schema, data.schema)
+    for names, what in (
+        (match.ignored, "unknown to the model and ignored"),
+        (match.missing, "absent in the data"),
+    ):
+        if names:
+            print(f"seft: {what}: {', '.join(names)}", file=sys.stderr)
+    rows = np.arange(len(data)) if split is None else data.split(split)
+    answers(predictor, data, rows).write(out)
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "prepare": prepare,
+    "inspect": inspect,
+    "train": train,
+    "evaluate": evaluate,
+    "predict": predict,
+}
 
 
 def _command_line(name: str) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 
 import seft
 from seft.data.batch import Batch
@@ -94,6 +95,19 @@ def train(
         best=fitted.best,
         seconds=fitted.seconds,
     )
+
+
+def load(run: Path) -> Predictor:
+    """The predictor of a run folder, or a saved predictor itself."""
+    return Predictor.load(run / "predictor" if (run / "predictor").is_dir() else run)
+
+
+def dataset_of(run: Path) -> Path:
+    """The dataset that a run was trained on."""
+    config = run / "config.yaml"
+    if not config.is_file():
+        raise InputError(f"{run} is no run folder that names its dataset; give the DATASET after it")
+    return Path(yaml.safe_load(config.read_text(encoding="utf-8"))["dataset"])
 
 
 def _claim(out: Path, recipe: Recipe, dataset: Path, device: torch.device) -> None:

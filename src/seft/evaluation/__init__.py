@@ -1,0 +1,1 @@
+"""Judging: one table of predictions feeds every number and picture."""

@@ -15,7 +15,10 @@ setup: .venv/made
 demo: setup
 	$(BIN)/seft prepare synthetic --out build/demo/synthetic --overwrite
 	$(BIN)/seft inspect build/demo/synthetic --plot build/demo/synthetic.png
-	@echo "a picture of the first series: build/demo/synthetic.png"
+	rm -rf build/demo/run
+	$(BIN)/seft train seft build/demo/synthetic --out build/demo/run --max-epochs 25
+	$(BIN)/seft evaluate build/demo/run
+	@echo "a picture of the first series: build/demo/synthetic.png; the run: build/demo/run"
 
 test: setup
 	$(BIN)/pytest --numprocesses auto --dist loadfile

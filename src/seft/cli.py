@@ -1,6 +1,7 @@
 """The commands: parse, call, print. Exit code 0 done, 1 the check failed, 2 the input is wrong."""
 
 import json as json_format
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -266,6 +267,9 @@ def main(arguments: list[str] | None = None) -> None:
         COMMANDS[name](arguments[1:])
     except InputError as error:
         _stop(str(error), 2)
+    except BrokenPipeError:  # `seft inspect … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
     except OSError as error:
         # A full disk, a folder that may not be written: the machine's answer, not a fault of ours.
         where = f"{error.filename}: " if error.filename else ""

@@ -431,6 +431,26 @@ def take(batch: Batch, rows: Tensor) -> Batch:
     )
 
 
+def keep(batch: Batch, rows: Tensor) -> Batch:
+    """The batch with just these observations (N,) bool; moments count anew, queries see what is left."""
+    before = F.pad(rows.cumsum(0), (1, 0))  # how many are kept before a row
+    offsets = before[batch.offsets]
+    start = batch.offsets[segment_of_row(batch.query_offsets)]
+    series, moment = segment_of_row(batch.offsets)[rows], batch.moment[rows]
+    number = _differs(series, moment).cumsum(0)
+    first = F.pad(number, (0, 1))[offsets[:-1]]
+    return replace(
+        batch,
+        time=batch.time[rows],
+        arrival=batch.arrival[rows],
+        value=batch.value[rows],
+        modality=batch.modality[rows],
+        moment=(number - first[series]).int(),
+        offsets=offsets,
+        query_visible=before[start + batch.query_visible] - before[start],
+    )
+
+
 def concat(batches: Sequence[Batch]) -> Batch:
     """The series of some batches, at least one, one after the other."""
     joined = {f.name: torch.cat([getattr(batch, f.name) for batch in batches]) for f in fields(Batch)}

@@ -11,17 +11,7 @@ from torch import Tensor, nn
 from seft.data.batch import Batch
 from seft.data.schema import Schema
 from seft.data.task import Task
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """What made up the logits of some queries; contributions and bias add up to them."""
-
-    observation: Tensor  # (N, C) of each observation, 0 where the query does not see it
-    static: Tensor  # (B, S, C) of each static column
-    absence: Tensor  # (B, M, C) of each modality's not having been observed
-    bias: Tensor  # (C,)
-    attention: Tensor | None  # (N, heads) where the model has one
+from seft.models.explanation import Explanation, shapley
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +46,10 @@ class Scorer(ABC):
     @abstractmethod
     def forward(self, batch: Batch) -> Tensor:
         """(Q, C) a row of logits a query, of nothing that arrived after it."""
+
+    def explain(self, batch: Batch, query: int, orders: int = 16, seed: int = 0) -> Explanation:
+        """What made up the answer to one query: Shapley values over sampled orders."""
+        return shapley(self.forward, self.schema, batch, query, orders, seed)
 
 
 class Model(Scorer, nn.Module):

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import seft
-from seft.data.batch import Batch, segment_of_row
+from seft.data import ragged
+from seft.data.batch import Batch
 from seft.data.schema import Schema
 from seft.data.task import Task
 from seft.error import InputError
@@ -168,29 +168,4 @@ class Match:
         absent = torch.full((len(batch), 1), torch.nan, device=batch.static.device)
         static = torch.cat([batch.static, absent], dim=1)[:, self.static.to(batch.static.device)]
         matched = replace(batch, modality=modality, static=static)
-        return matched if bool((modality >= 0).all()) else _keep(matched, modality >= 0)
-
-
-def _keep(batch: Batch, rows: Tensor) -> Batch:
-    """The batch without some of its observations; what a query sees shrinks with them."""
-    kept = F.pad(rows.cumsum(0), (1, 0))
-    begin = batch.offsets[:-1]
-    start = begin[segment_of_row(batch.query_offsets)]
-    series = segment_of_row(batch.offsets)[rows]
-    moment = batch.moment[rows]
-    # Moments are counted anew, without those that are gone.
-    first = torch.ones_like(moment, dtype=torch.bool)
-    first[1:] = (series[1:] != series[:-1]) | (moment[1:] != moment[:-1])
-    number = first.cumsum(0)
-    offsets = kept[batch.offsets]
-    base = torch.cat([number, number.new_zeros(1)])[offsets[:-1]]
-    return replace(
-        batch,
-        time=batch.time[rows],
-        arrival=batch.arrival[rows],
-        value=batch.value[rows],
-        modality=batch.modality[rows],
-        moment=(number - base[series]).int(),
-        offsets=offsets,
-        query_visible=kept[start + batch.query_visible] - kept[start],
-    )
+        return matched if bool((modality >= 0).all()) else ragged.keep(matched, modality >= 0)

@@ -13,7 +13,7 @@ what is kept of a series while it streams does not grow.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import sqrt
 from typing import ClassVar, Literal
@@ -28,6 +28,7 @@ from seft.data.schema import Schema
 from seft.data.task import Task
 from seft.models.base import Model, State
 from seft.models.encoding import TimeEncoding
+from seft.models.explanation import Explanation, rows_seen
 from seft.models.hyperparameter import hyper
 from seft.models.normaliser import Normaliser
 from seft.models.pooling import Pooled, max_pool, softmax_pool, sum_pool
@@ -79,6 +80,8 @@ class SeftState(State):
 
 
 class Seft(Model):
+    """Set functions with attention, the paper's own model."""
+
     Config: ClassVar[type[SeftConfig]] = SeftConfig
     causal: ClassVar[bool] = True
     constant_state: ClassVar[bool] = True
@@ -135,6 +138,24 @@ class Seft(Model):
         self.normaliser.adapt(times.watch(batch) for batch in batches)
         low, high = times.scales()
         self.time.set_scales(self.config.min_timescale or low, self.config.max_timescale or high)
+
+    # --- explaining ----------------------------------------------------------------------------------
+
+    def explain(self, batch: Batch, query: int, orders: int = 16, seed: int = 0) -> Explanation:
+        """Shapley values, and the attention that each head gives to each observation."""
+        made = super().explain(batch, query, orders, seed)
+        return replace(made, attention=self.attention(batch, query)) if self._attends else made
+
+    @torch.no_grad()
+    def attention(self, batch: Batch, query: int) -> Tensor:
+        """(N, H) what each head gives to each row that the query sees; the rest goes to the statics."""
+        rows = rows_seen(batch, query)
+        series = int(segment_of_row(batch.query_offsets)[query])
+        state = self.start(batch.static)
+        element = self._elements(batch)
+        summary, _ = self._summaries(state, batch, element)
+        logits = self._logits(element, summary)[rows]
+        return torch.cat([state.level[series][None], logits]).softmax(0)[1:]
 
     # --- answering -----------------------------------------------------------------------------------
 

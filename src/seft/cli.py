@@ -216,12 +216,72 @@ def _predict(run: Run, dataset: MaybeDataset = None, /, *, out: Path, split: str
     answers(predictor, data, rows).write(out)
 
 
+def explain(arguments: list[str]) -> None:
+    """Show which observations mattered for an answer."""
+    tyro.cli(_explain, prog="seft explain", args=arguments)
+
+
+def _explain(
+    run: Run,
+    dataset: MaybeDataset = None,
+    /,
+    *,
+    series: str,
+    out: Path,
+    time: float | None = None,
+    variables: tuple[str, ...] = (),
+    head: int | None = None,
+    output: str | None = None,
+    orders: int = 64,
+    json: bool = False,
+) -> None:
+    """Show which observations mattered: a picture of the series, and the ten that moved the answer most.
+
+    Args:
+        run: The run folder, or a saved predictor.
+        dataset: The dataset folder (default: the one that the run was trained on).
+        series: The id of the series.
+        out: The PNG to draw.
+        time: Explain the last query by this hour (default: the last of all).
+        variables: Draw these (default: the four most attended).
+        head: The attention of this head alone (default: the mean of all).
+        output: The class or label to explain (default: the positive one, or the one predicted).
+        orders: Orders sampled for the contributions; more are more exact.
+        json: Print the numbers as JSON.
+    """
+    from seft.data.dataset import open_dataset
+    from seft.evaluation import picture
+    from seft.training.run import dataset_of, load
+
+    predictor = load(run)
+    data = open_dataset(dataset or dataset_of(run))
+    explained = picture.explain(predictor, data, series, time, orders, output)
+    picture.draw(explained, out, variables, head)
+    rows = picture.important_rows(explained, head, 10)
+    if json:
+        print(json_format.dumps(rows, indent=1, ensure_ascii=False))
+        return
+    bias = float(explained.explanation.bias[explained.output])
+    statics = float(explained.explanation.static[:, explained.output].sum())
+    logit = float(explained.logits[explained.output])
+    print(
+        f"logit {logit:.3f} = {bias:+.3f} to start from {statics:+.3f} statics "
+        f"{float(explained.contribution.sum()):+.3f} of {len(explained.hours)} observations, the largest:"
+    )
+    for row in rows:
+        print(
+            f"  {row['contribution']:+.3f}  {row['variable']} {row['value']:.4g} {row['unit']} "
+            f"at {row['hours']:.1f} h  (attention {row['attention']:.3f})"
+        )
+
+
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "prepare": prepare,
     "inspect": inspect,
     "train": train,
     "evaluate": evaluate,
     "predict": predict,
+    "explain": explain,
 }
 
 

@@ -47,7 +47,7 @@ class Scorer(ABC):
     def forward(self, batch: Batch) -> Tensor:
         """(Q, C) a row of logits a query, of nothing that arrived after it."""
 
-    def explain(self, batch: Batch, query: int, orders: int = 16, seed: int = 0) -> Explanation:
+    def explain(self, batch: Batch, query: int, orders: int = 64, seed: int = 0) -> Explanation:
         """What made up the answer to one query: Shapley values over sampled orders."""
         return shapley(self.forward, self.schema, batch, query, orders, seed)
 

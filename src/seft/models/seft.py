@@ -141,7 +141,7 @@ class Seft(Model):
 
     # --- explaining ----------------------------------------------------------------------------------
 
-    def explain(self, batch: Batch, query: int, orders: int = 16, seed: int = 0) -> Explanation:
+    def explain(self, batch: Batch, query: int, orders: int = 64, seed: int = 0) -> Explanation:
         """Shapley values, and the attention that each head gives to each observation."""
         made = super().explain(batch, query, orders, seed)
         return replace(made, attention=self.attention(batch, query)) if self._attends else made

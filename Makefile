@@ -17,8 +17,9 @@ demo: setup
 	$(BIN)/seft inspect build/demo/synthetic --plot build/demo/synthetic.png
 	rm -rf build/demo/run
 	$(BIN)/seft train seft build/demo/synthetic --out build/demo/run --max-epochs 25
-	$(BIN)/seft evaluate build/demo/run
-	@echo "a picture of the first series: build/demo/synthetic.png; the run: build/demo/run"
+	$(BIN)/seft evaluate build/demo/run --out build/demo/report
+	$(BIN)/seft explain build/demo/run --series s000007 --out build/demo/explained.png
+	@echo "see build/demo: synthetic.png, explained.png, report/report.html"
 
 test: setup
 	$(BIN)/pytest --numprocesses auto --dist loadfile

@@ -10,7 +10,7 @@ from errno import ENOSPC
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import tyro
 from rich.console import Console
@@ -119,9 +119,12 @@ def _train(
 ) -> None:
     from seft.training.run import train as train_run
 
-    trained = train_run(
-        recipe, dataset, out, device=device, tell=lambda epoch: print(epoch.line(), flush=True)
-    )
+    try:
+        trained = train_run(
+            recipe, dataset, out, device=device, tell=lambda epoch: print(epoch.line(), flush=True)
+        )
+    except KeyboardInterrupt:
+        _stop(f"interrupted; the same command goes on from the last finished epoch in {out}", 130)
     print(
         f"best of {trained.epochs} epochs: {trained.best_epoch}, "
         f"{trained.predictor.task.metric} {trained.best:.4f} on validation; saved in {out}"
@@ -154,6 +157,7 @@ def _evaluate(
     *,
     split: str = "test",
     threshold: float | None = None,
+    out: Path | None = None,
     json: bool = False,
 ) -> None:
     """Judge a run on a split: metrics with 95 % intervals from 1,000 draws of groups.
@@ -163,9 +167,11 @@ def _evaluate(
         dataset: The dataset folder (default: the one that the run was trained on).
         split: Which of its splits.
         threshold: On the raw logit (default: the run's own, chosen on validation; 0 is the paper's 0.5).
+        out: A folder for report.html (the curves, in one file) and metrics.json.
         json: Print it as JSON.
     """
     from seft.data.dataset import open_dataset
+    from seft.evaluation import report
     from seft.evaluation.judgement import judge, render, to_json
     from seft.evaluation.prediction import predict as answers
     from seft.training.run import dataset_of, load
@@ -173,9 +179,21 @@ def _evaluate(
     predictor = load(run)
     data = open_dataset(dataset or dataset_of(run))
     used = predictor.threshold if threshold is None else threshold
-    found = judge(answers(predictor, data, data.split(split)), used)
+    predictions = answers(predictor, data, data.split(split))
+    found = judge(predictions, used)
+    record = {"split": split, "threshold": used, "metrics": to_json(found)}
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        facts = {
+            "run": str(run),
+            "model": predictor.name,
+            "dataset": f"{data.path} ({data.source})",
+            "split": f"{split}: {len(predictions.id):,} series, {len(predictions.time):,} queries",
+            "threshold": f"{used:.4g} on the raw logit",
+        }
+        report.write(out / "report.html", predictions, found, facts, used)
+        (out / "metrics.json").write_text(json_format.dumps(record, indent=1) + "\n", encoding="utf-8")
     if json:
-        record = {"split": split, "threshold": used, "metrics": to_json(found)}
         print(json_format.dumps(record, indent=1))
     else:
         print(f"{run} on {data.path}, split {split}, raw logit ≥ {used:.4g} called positive")
@@ -339,7 +357,7 @@ def main(arguments: list[str] | None = None) -> None:
         _stop("interrupted; nothing was left half-made", 130)
 
 
-def _stop(message: str, code: int) -> Any:
+def _stop(message: str, code: int) -> NoReturn:
     print(f"seft: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(code)
 

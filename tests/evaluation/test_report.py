@@ -27,7 +27,7 @@ def predictions(task: Task, queries: int = 120) -> Predictions:
         label=label,
         logits=logits,
         calibrated=logits,
-        probability=1 / (1 + np.exp(-logits)),
+        probability=(1 / (1 + np.exp(-logits))).astype(np.float32),
     )
 
 

@@ -41,6 +41,7 @@ from seft.error import InputError
 OBSERVATIONS_A_SHARD = 4_000_000
 MOST_CATEGORIES = 1_000  # of one variable or static; beyond that it is free text or a number in disguise
 UNKNOWN = "unknown"
+END = "end"  # of `--at`: each series at its last arrival, knowing what that may give away
 LARGEST = float(np.finfo(np.float32).max)
 
 _SHORT = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days", "w": "weeks", "y": "years"}
@@ -92,7 +93,7 @@ def prepare(
         variables: variable and unit.
         splits: id and split.
         time_unit: The unit of numeric times.
-        at: When to predict, where labels have no time: 48h, 90min, 7d.
+        at: When to predict, where labels have no time: 48h, 90min, 7d, or `end`.
         positive: Which of two classes is the positive one (default: the later in order).
         seed: The seed of the split, where none is given.
         id_column: The name of the column `id`.
@@ -448,9 +449,11 @@ def _when(at: str | None, answers: Labels) -> int | None:
         if not answers.timed and answers.task is not None:
             print(
                 "seft: warning: labels have no time, so each series is asked at its last arrival; if its "
-                "length gives the answer away, pass --at (such as --at 48h)",
+                f"length gives the answer away, pass --at (such as --at 48h), else --at {END}",
                 file=sys.stderr,
             )
+        return None
+    if at == END:
         return None
     if answers.timed:
         raise InputError(f"--at {at}: the labels have times of their own; leave one of them out")

@@ -10,7 +10,6 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import seft
 from seft.models.seft import SeftConfig
-from seft.training.config import TrainingConfig
 
 SMALL = SeftConfig(n_phi_layers=1, phi_width=16, latent_width=16, n_rho_layers=1, rho_width=16)
 
@@ -72,7 +71,7 @@ def test_three_classes_have_three_probabilities() -> None:
 def test_scikit_learn_cross_validates_and_searches() -> None:
     observations, statics, label = tables(90)
     series = seft.series(observations, statics)
-    model = seft.Classifier(config=SMALL, training=TrainingConfig(batch_size=8), max_epochs=8)
+    model = seft.Classifier(config=SMALL, max_epochs=8)
     scores = cross_val_score(model, series, label, cv=3, error_score="raise")
     assert scores.shape == (3,)
     assert scores.mean() > 0.6

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from seft.error import InputError
+from seft.training.config import TrainingConfig
 from seft.training.recipe import Recipe
 
 # The paper's appendix, "Best hyperparameters of all models on all datasets".
@@ -78,3 +79,9 @@ def test_a_value_outside_its_bounds_is_refused() -> None:
     recipe = Recipe.default("seft")
     with pytest.raises(InputError, match="n_heads is 0"):
         replace(recipe, config=replace(recipe.config, n_heads=0)).check()
+
+
+@pytest.mark.parametrize(("series", "size"), [(1, 8), (80, 8), (200, 12), (1_280, 64), (25_813, 64)])
+def test_small_data_is_trained_in_small_batches(series: int, size: int) -> None:
+    assert TrainingConfig().series_a_step(series) == size
+    assert TrainingConfig(batch_size=512).series_a_step(series) == 512

@@ -12,7 +12,8 @@ class TrainingConfig:
 
     # How batches are drawn: `balanced` are the paper's, with its number of steps an epoch.
     sampling: Literal["natural", "balanced"] = "natural"
-    batch_size: int = hyper(64, legal=(1, 1_000_000), search=(32, 64, 128, 256, 512))
+    # Series a step; None: a sixteenth of the training series, at least 8 and at most 64.
+    batch_size: int | None = hyper(None, legal=(1, 1_000_000), search=(32, 64, 128, 256, 512))
     optimizer: Literal["adam", "adamw", "adamax"] = "adamw"
     learning_rate: float = hyper(1e-3, legal=(1e-8, 10.0), search=LogUniform(1e-4, 1e-2))
     weight_decay: float = hyper(1e-2, legal=(0.0, 1e3))  # of AdamW alone
@@ -28,3 +29,6 @@ class TrainingConfig:
     min_delta: float = hyper(1e-4, legal=(0.0, 1.0))  # what counts as improvement
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     seed: int = hyper(0, legal=(0, 2**31 - 1))
+
+    def series_a_step(self, series: int) -> int:
+        return min(max(series // 16, 8), 64) if self.batch_size is None else self.batch_size

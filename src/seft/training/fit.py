@@ -126,21 +126,21 @@ class Run:
         return epoch >= self.config.max_epochs or epoch - best >= self.config.patience
 
     def _plan(self, epoch: int) -> Plan:
-        config = self.config
+        config, size = self.config, self.config.series_a_step(len(self.rows))
         if config.sampling == "natural":
-            return shuffled(self.rows, config.batch_size, seed=config.seed, epoch=epoch)
+            return shuffled(self.rows, size, seed=config.seed, epoch=epoch)
         classes = self.dataset.classes(self.rows)
-        return balanced(self.rows, classes, config.batch_size, seed=config.seed, epoch=epoch)
+        return balanced(self.rows, classes, size, seed=config.seed, epoch=epoch)
 
     def _steps(self) -> int:
         """How many steps the whole training would take; schedules run over them."""
-        config = self.config
+        config, size = self.config, self.config.series_a_step(len(self.rows))
         if config.sampling == "natural":
-            an_epoch = -(-len(self.rows) // config.batch_size)
+            an_epoch = -(-len(self.rows) // size)
         else:
             classes = self.dataset.classes(self.rows)
             counts = np.bincount(classes[classes >= 0])
-            an_epoch = balanced_steps(counts[counts > 0].tolist(), config.batch_size)
+            an_epoch = balanced_steps(counts[counts > 0].tolist(), size)
         return an_epoch * config.max_epochs
 
     def _train(self, plan: Plan) -> float:

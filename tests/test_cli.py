@@ -40,6 +40,13 @@ def test_every_source_is_listed_and_has_help() -> None:
     assert "--keep-sentinels" in run("prepare", "physionet2012", "--help").stdout
 
 
+def test_the_help_of_a_model_shows_what_a_search_draws_from() -> None:
+    shown = run("train", "seft", "--help").stdout
+    assert "--phi-width            16, 32, 64, 128, 256, 512  (legal: 1 … 8192)" in shown
+    assert "--learning-rate        0.0001 … 0.01, log-uniform" in shown
+    assert "--attn-dropout FLOAT" in shown
+
+
 def test_a_dataset_is_made_and_inspected(tmp_path: Path) -> None:
     out = tmp_path / "dataset"
     made = run("prepare", "synthetic", "--out", out, "--series", "100")

@@ -105,7 +105,25 @@ def train(arguments: list[str]) -> None:
         """
         _train(replace(recipe, config=config, training=training), preset, dataset, out, device, record, note)
 
+    if {"-h", "--help"} & set(rest):
+        print(_search_ranges(recipe))
     tyro.cli(run, prog=f"seft train {name}", args=rest, config=(tyro.conf.OmitArgPrefixes,))
+
+
+def _search_ranges(recipe: "Recipe") -> str:
+    """What a search draws each hyperparameter from, and where its legal bounds are."""
+    from seft.models.hyperparameter import LogUniform, searched
+
+    lines = ["searched over:"]
+    for config in (recipe.config, recipe.training):
+        for field, search in searched(type(config)):
+            if isinstance(search, LogUniform):
+                drawn = f"{search.low:g} … {search.high:g}, log-uniform"
+            else:
+                drawn = ", ".join(f"{value:g}" for value in search)
+            low, high = field.metadata["legal"]
+            lines.append(f"  --{field.name.replace('_', '-'):<20} {drawn}  (legal: {low:g} … {high:g})")
+    return "\n".join(lines) + "\n"
 
 
 def _train(

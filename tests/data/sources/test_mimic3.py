@@ -20,8 +20,8 @@ from seft.data.dataset import Dataset, open_dataset
 from seft.data.folder import TABLES
 from seft.data.sources import mimic3
 from seft.error import InputError
+from tests.shared import SHARED
 
-SHARED = Path(__file__).parents[4] / "shared" / "data"
 BENCHMARKS = SHARED / "mimic3-benchmarks"
 PACKAGED = Path(mimic3.__file__).parent / "mimic3_benchmarks"
 HOUR = 3_600_000_000

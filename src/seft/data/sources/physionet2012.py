@@ -255,16 +255,17 @@ def read_pile(
 def _parse(pile: Pile) -> pl.DataFrame:
     """Columns minutes, parameter (null where blank), value (null where blank)."""
     time = pl.col("time")
-    minutes = time.str.head(2).cast(pl.Int64) * 60 + time.str.slice(3).cast(pl.Int64)
-    is_time = (time.str.len_bytes() == len("HH:MM")) & minutes.mod(60).eq(time.str.slice(3).cast(pl.Int64))
-    whole = pl.when(is_time & (minutes >= 0)).then(minutes)
+    hour, minute = time.str.head(2).cast(pl.Int64), time.str.slice(3).cast(pl.Int64)
+    is_time = (time.str.len_bytes() == len("HH:MM")) & pl.col("minute").is_between(0, 59)
+    minutes = pl.when(is_time).then(pl.col("hour") * 60 + pl.col("minute"))
     try:
         table = pl.read_csv(
             pile.text,
             has_header=False,
             schema={"time": pl.String(), "parameter": _PARAMETER, "value": pl.Float32()},
         )
-        table = table.select(whole.alias("minutes"), "parameter", "value")
+        table = table.with_columns(hour.alias("hour"), minute.alias("minute"))
+        table = table.select(minutes.alias("minutes"), "parameter", "value")
     except pl.exceptions.PolarsError:
         raise _unreadable_row(pile) from None
     if table["minutes"].null_count():

@@ -228,11 +228,9 @@ def _parse(pile: Pile, rows: NDArray[np.int64]) -> pl.DataFrame:
         )
     except pl.exceptions.PolarsError:
         raise _unreadable_row(pile) from None
-    needed = table.select("ICULOS", "SepsisLabel")
-    whole = len(table) == rows.sum() and rows.min() > 0
-    hour = pl.col("ICULOS").is_between(0, LATEST)
-    sound = (hour & pl.col("SepsisLabel").is_in([0.0, 1.0])).fill_null(False)
-    if not whole or not needed.select(sound.all()).item():
+    hour, label = table["ICULOS"].to_numpy(), table["SepsisLabel"].to_numpy()
+    sound = (hour >= 0) & (hour <= LATEST) & ((label == 0) | (label == 1))  # NaN and null are neither
+    if len(table) != rows.sum() or rows.min() == 0 or not sound.all():
         raise _unreadable_row(pile)
     return table
 

@@ -197,7 +197,7 @@ def read_pile(pile: Pile, split_of_stay: dict[str, str], septic: dict[str, int])
         if positive != septic[name]:
             raise InputError(f"{pile.paths[stays.index(name)]}: a SepsisLabel of 1 is followed by a 0")
     # Row after row in memory, so that what is found in it is in order already.
-    matrix = np.ascontiguousarray(table.select(COLUMNS[: SCHEMA.modalities]).to_numpy()).ravel()
+    matrix = table.select(COLUMNS[: SCHEMA.modalities]).to_numpy(order="c").ravel()
     found = np.flatnonzero(~np.isnan(matrix))
     row = found // SCHEMA.modalities
     age, gender, admitted = table.select("Age", "Gender", "HospAdmTime")[first].to_numpy().T

@@ -135,12 +135,13 @@ def _train(
     record: Path | None,
     note: str,
 ) -> None:
+    from seft.training.progress import watching
     from seft.training.run import train as train_run
 
+    console = Console(markup=False, highlight=False)
     try:
-        trained = train_run(
-            recipe, dataset, out, device=device, tell=lambda epoch: print(epoch.line(), flush=True)
-        )
+        with watching(console, recipe.training.max_epochs) as tell:
+            trained = train_run(recipe, dataset, out, device=device, tell=tell)
     except KeyboardInterrupt:
         _stop(f"interrupted; the same command goes on from the last finished epoch in {out}", 130)
     print(

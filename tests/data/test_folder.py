@@ -1,6 +1,4 @@
-import ctypes
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,6 +15,7 @@ from seft.data.assembly import assemble
 from seft.data.folder import FORMAT, Folder, Writer
 from seft.error import InputError
 from tests.data.example import BINARY, SCHEMA, recordings, write
+from tests.disk import small_disk
 
 
 def test_polars_reads_a_dataset_as_it_is(tmp_path: Path) -> None:
@@ -242,28 +241,16 @@ def test_a_killed_run_leaves_nothing_half_made_and_the_next_one_cleans_up(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["d"]
 
 
-def _mount_small(folder: Path) -> bool:
-    """A file system of 300 KB at `folder`; False where the machine does not let us."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    folder.mkdir()
-    return os.geteuid() == 0 and libc.mount(b"none", bytes(folder), b"tmpfs", 0, b"size=300k") == 0
-
-
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    if not _mount_small(disk):
-        pytest.skip("needs the right to mount a small file system")
-    try:
+    with small_disk(tmp_path / "disk") as disk:
         run = subprocess.run(
             [sys.executable, "-m", "seft.cli", "prepare", "synthetic", "--out", str(disk / "d")],
             capture_output=True,
             text=True,
         )
         assert (run.returncode, run.stderr.count("\n")) == (2, 1), run.stderr
-        assert "No space left on device" in run.stderr
+        assert "No space left on device; free some, or choose another place" in run.stderr
         assert list(disk.iterdir()) == []
-    finally:
-        ctypes.CDLL(None).umount(bytes(disk))
 
 
 def test_rows_of_a_column_are_numbers_of_the_whole_dataset(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialise
 from torch import Tensor
 
 import seft
@@ -65,7 +66,7 @@ class Predictor:
         """Two files; the JSON is written last, and no folder without it is loaded."""
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: value.detach().cpu().contiguous() for name, value in self.model.state_dict().items()}
-        save_file(weights, folder / "model.safetensors")
+        (folder / "model.safetensors").write_bytes(serialise(weights))
         record = {
             "format": FORMAT,
             "seft": seft.__version__,

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialise
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -18,15 +18,13 @@ Tensors = dict[str, Tensor]
 def save(path: Path, parts: dict[str, Tensors], state: dict[str, Any]) -> None:
     """Named groups of tensors and plain JSON; the file before stays until this one is whole."""
     tensors = {f"{part}/{name}": t for part, group in parts.items() for name, t in group.items()}
+    whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     unfinished = path.with_suffix(".writing")
     try:
-        save_file(
-            {name: t.detach().cpu().contiguous() for name, t in tensors.items()},
-            unfinished,
-            metadata={"state": json.dumps(state)},
-        )
+        # Not save_file, whose error on a full disk is its own kind and not the system's.
+        unfinished.write_bytes(serialise(whole, metadata={"state": json.dumps(state)}))
         unfinished.replace(path)
-    except (OSError, SafetensorError):
+    except OSError:
         unfinished.unlink(missing_ok=True)
         raise
 

@@ -23,6 +23,7 @@ def watching(console: Console, max_epochs: int) -> Iterator[Callable[[Epoch], No
         bar = progress.add_task("", total=max_epochs)
 
         def tell(epoch: Epoch) -> None:
-            progress.update(bar, completed=epoch.epoch, description=epoch.line().partition("  ")[2])
+            line = epoch.line()
+            progress.update(bar, completed=epoch.epoch, description=line[line.index("loss") :])
 
         yield tell

@@ -27,7 +27,6 @@ class TrainingConfig:
     max_epochs: int = hyper(300, legal=(1, 1_000_000))
     patience: int = hyper(30, legal=(1, 1_000_000))  # epochs without improvement of the task's metric
     min_delta: float = hyper(1e-4, legal=(0.0, 1.0))  # what counts as improvement
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
     seed: int = hyper(0, legal=(0, 2**31 - 1))
 
     def series_a_step(self, series: int) -> int:

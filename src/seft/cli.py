@@ -135,6 +135,7 @@ def _train(
     record: Path | None,
     note: str,
 ) -> None:
+    from seft.training.fit import leads
     from seft.training.progress import watching
     from seft.training.run import train as train_run
 
@@ -144,6 +145,8 @@ def _train(
             trained = train_run(recipe, dataset, out, device=device, tell=tell)
     except KeyboardInterrupt:
         _stop(f"interrupted; the same command goes on from the last finished epoch in {out}", 130)
+    if not leads():
+        return
     print(
         f"best of {trained.epochs} epochs: {trained.best_epoch}, "
         f"{trained.predictor.task.metric} {trained.best:.4f} on validation; saved in {out}"

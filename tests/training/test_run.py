@@ -159,6 +159,24 @@ def test_two_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
         torch.testing.assert_close(two[name], gradient, rtol=1e-5, atol=1e-6)
 
 
+def test_two_processes_make_one_run(dataset: Dataset, tmp_path: Path) -> None:
+    """The whole command under torchrun: one folder, one line an epoch, one row."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    small = ["--max-epochs", "2", "--phi-width", "8", "--latent-width", "8", "--n-phi-layers", "1"]
+    files = ["--out", str(tmp_path / "run"), "--record", str(tmp_path / "runs.csv")]
+    run = subprocess.run(
+        [*torchrun, "-m", "seft.cli", "train", "seft", str(dataset.path), *files, *small],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert run.returncode == 0, run.stderr
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    assert run.stdout.count("epoch   1") == 1
+    assert len((tmp_path / "runs.csv").read_text().splitlines()) == 2
+    assert Predictor.load(tmp_path / "run" / "predictor").task == dataset.task
+
+
 def test_alone_gradients_stay_as_they_are(dataset: Dataset) -> None:
     from seft.models.seft import Seft
 

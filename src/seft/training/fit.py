@@ -239,10 +239,11 @@ def fit(
         run.load(saved)
     while not run.done:
         epoch = run.epoch()
-        if folder is not None and saved is not None and _rank_and_world()[0] == 0:
-            run.save(saved)
-            _write_lines(folder / "metrics.jsonl", epoch)
-        tell(epoch)
+        if leads():
+            if folder is not None and saved is not None:
+                run.save(saved)
+                _write_lines(folder / "metrics.jsonl", epoch)
+            tell(epoch)
     model.load_state_dict(run.best_weights)
     model.eval()
     return Fitted(
@@ -318,6 +319,17 @@ def _rank_and_world() -> tuple[int, int]:
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
+
+
+def leads() -> bool:
+    """Whether this process is the one that writes and speaks: the first of several, or the only one."""
+    return _rank_and_world()[0] == 0
+
+
+def wait_for_ranks() -> None:
+    """Until every process has come here."""
+    if _rank_and_world()[1] > 1:
+        distributed.barrier()
 
 
 def summed_over_ranks(sums: Tensor) -> Tensor:

@@ -30,7 +30,15 @@ from seft.metrics.utility import best_threshold
 from seft.models.base import Model
 from seft.models.predictor import Calibration, Predictor
 from seft.models.registry import model_class
-from seft.training.fit import Epoch, fit, join_ranks, parts_by_observations, predict
+from seft.training.fit import (
+    Epoch,
+    fit,
+    join_ranks,
+    leads,
+    parts_by_observations,
+    predict,
+    wait_for_ranks,
+)
 from seft.training.recipe import Recipe
 
 
@@ -71,14 +79,15 @@ def train(
         dataset.split(split)  # says which splits there are, if this one is not
     join_ranks()
     chosen = device_of(device)
-    _claim(out, recipe, dataset_path, chosen)
+    if leads():
+        _claim(out, recipe, dataset_path, chosen)
+    wait_for_ranks()
     torch.manual_seed(recipe.training.seed)
     model = model_class(recipe.model)(recipe.config, dataset.schema, dataset.task).to(chosen)
     source = _source(dataset, chosen)
     model.adapt(_batches(dataset, source, dataset.split("train"), chosen))
     fitted = fit(model, dataset, source, recipe.training, folder=out, tell=tell)
     predictor = _calibrated(recipe.model, model, dataset, source)
-    predictor.save(out / "predictor")
     result = {
         "epochs": fitted.epochs,
         "best_epoch": fitted.best_epoch,
@@ -87,7 +96,10 @@ def train(
         "parameters": model.parameters_count(),
         "threshold": predictor.threshold,
     }
-    _write_json(out / "result.json", result)
+    if leads():
+        predictor.save(out / "predictor")
+        _write_json(out / "result.json", result)
+    wait_for_ranks()
     return Trained(
         predictor=predictor,
         epochs=fitted.epochs,

@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
+from seft.data.batch import Batch
 from seft.data.dataset import Dataset, Rows
 from seft.data.task import Task
 from seft.error import InputError
 from seft.models.predictor import Match, Predictor
-from seft.training.fit import parts_by_observations
+from seft.training.fit import predict as answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,21 +63,28 @@ class Predictions:
             unfinished.unlink(missing_ok=True)
 
 
-@torch.no_grad()
+@dataclass(frozen=True, slots=True)
+class _Matched:
+    """A dataset as the predictor knows it: a source of batches in the predictor's own numbers."""
+
+    dataset: Dataset
+    match: Match
+
+    def batch(self, rows: Rows) -> Batch:
+        return self.match(self.dataset.batch(rows))
+
+
 def predict(predictor: Predictor, dataset: Dataset, rows: Rows) -> Predictions:
     """Every query of the series `rows`, matched by name to what the predictor knows."""
-    match = Match.of(predictor.schema, dataset.schema)
+    source = _Matched(dataset, Match.of(predictor.schema, dataset.schema))
     task = predictor.task
     if dataset.task is not None and dataset.task.classes != task.classes:
         raise InputError(
             f"{dataset.path}: its classes are {', '.join(dataset.task.classes)} and the predictor's are "
             f"{', '.join(task.classes)}"
         )
-    model = predictor.model.eval()
     parts: dict[str, list[NDArray[np.float32]]] = {"time": [], "label": [], "logits": [], "calibrated": []}
-    for part in parts_by_observations(rows, dataset.observations(rows)):
-        batch = match(dataset.batch(part)).to(model.device)
-        logits = model(batch).float()
+    for batch, logits in answers(predictor.model, dataset, source, rows):
         label = batch.label if dataset.task is not None else torch.full_like(logits, torch.nan)
         for name, column in (
             ("time", batch.query_time),

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as distributed
 from torch import Tensor
 
+from seft.data.batch import Batch
 from seft.data.dataset import Dataset, Rows
 from seft.data.loader import Plan, Source, balanced, balanced_steps, in_order, share, shuffled
 from seft.error import InputError
@@ -265,19 +266,18 @@ def _write_lines(path: Path, epoch: Epoch) -> None:
 
 
 @torch.no_grad()
-def predict(
-    model: Model, dataset: Dataset, source: Source, rows: Rows
-) -> Iterator[tuple[Rows, Tensor, Tensor]]:
-    """Rows, logits (Q, C) and labels (Q, C) of some series, in their order, batch by batch."""
+def predict(model: Model, dataset: Dataset, source: Source, rows: Rows) -> Iterator[tuple[Batch, Tensor]]:
+    """Some series in their order, batch by batch, with the logits (Q, C) of their queries on the host."""
     model.eval()
     for part in parts_by_observations(rows, dataset.observations(rows)):
         batch = source.batch(part).to(model.device)
-        yield part, model(batch).float().cpu(), batch.label.cpu()
+        yield batch, model(batch).float().cpu()
 
 
 def validate(model: Model, dataset: Dataset, source: Source, rows: Rows) -> dict[str, float]:
-    logits, labels = zip(*((y, label) for _, y, label in predict(model, dataset, source, rows)), strict=True)
-    return of_task(model.task, torch.cat(labels).numpy(), torch.cat(logits).numpy())
+    parts = [(batch.label.cpu(), logits) for batch, logits in predict(model, dataset, source, rows)]
+    labels, logits = (torch.cat(columns).numpy() for columns in zip(*parts, strict=True))
+    return of_task(model.task, labels, logits)
 
 
 def parts_by_observations(rows: Rows, observations: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[Rows]:

@@ -179,7 +179,9 @@ def _calibrated(name: str, model: Model, dataset: Dataset, source: Source) -> Pr
     """Calibration and threshold from the validation split."""
     task = model.task
     rows = dataset.split("val")
-    parts = [(logits.numpy(), label.numpy()) for _, logits, label in predict(model, dataset, source, rows)]
+    parts = [
+        (logits.numpy(), batch.label.cpu().numpy()) for batch, logits in predict(model, dataset, source, rows)
+    ]
     logits, label = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     if task.kind == "multiclass":
         number = np.where(np.isnan(label).any(1), np.nan, label.argmax(1))
